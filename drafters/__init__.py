@@ -1,0 +1,1 @@
+"""The built-in drafters; importing this package registers them."""

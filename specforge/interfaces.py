@@ -1,0 +1,299 @@
+"""The four interfaces (drafter, scorer, tree builder, verifier), the correction head, and what passes between them.
+
+Shapes: ``V`` vocabulary, ``H`` target hidden size, ``D`` draft positions, ``N`` nodes with the root, ``n`` a batch of
+paths, ``K`` candidates a path. Depths count edges from the root: the children of a node at depth ``d`` hold the token
+of draft position ``d``.
+
+What a part offers and what it cannot do without is stated as capabilities (plain strings; a third party may invent
+its own). A pipeline is refused at assembly when a part's ``needs`` are not among what the others give.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import torch
+from attrs import field, frozen
+from torch import Tensor
+
+from specforge.sampling import KeyedUniforms, SamplingParams
+from specforge.tree import DraftTree
+
+if TYPE_CHECKING:
+    from specforge.target import Target
+
+HIDDEN = "draft hidden states"
+BASE_LOGITS = "base logits"
+CORRECTION_HEAD = "correction head"
+CONTINUATIONS = "continuation trie"
+SCORES = "scores"
+PROPOSAL = "proposal"
+SHAPE_BEFORE_DRAWING = "shape fixed before drawing"
+
+Capabilities = frozenset[str]
+NOTHING: Capabilities = frozenset()
+
+
+@frozen(eq=False)
+class Round:
+    """What one round may know and use.
+
+    Attributes:
+        history: ``[L]`` int64, the committed token ids, the root last; on the target's device.
+        max_depth: the deepest node that can still be of use: a tree of depth ``d`` emits up to ``d + 1`` tokens, so
+            this is one less than the number of tokens that can still be emitted. Builders never go deeper; 0 means
+            a plain decoding step.
+        sampling: how the target's distribution is processed.
+        draws: ``u(position, purpose)``, the only source of randomness.
+        max_children: most children of one node that the builder can use, where it knows; a scorer may cut its rows
+            there, a builder sets it with ``attrs.evolve`` before ``Scorer.begin``.
+    """
+
+    history: Tensor
+    max_depth: int
+    sampling: SamplingParams
+    draws: KeyedUniforms
+    max_children: int | None = None
+
+    @property
+    def root(self) -> int:
+        """The last committed token."""
+        return int(self.history[-1])
+
+    @property
+    def root_position(self) -> int:
+        """The root's index in the sequence."""
+        return int(self.history.shape[0]) - 1
+
+
+@frozen(eq=False)
+class Draft:
+    """One drafter pass.
+
+    Attributes:
+        depth: ``D``, the draft positions this draft can speak of.
+        hidden: ``[D, H]`` the drafter's hidden states after its final norm, or ``None``.
+        base_logits: ``[D, V]`` path-independent logits over the target's vocabulary, or ``None``.
+        correction: the drafter's head, ready to run, or ``None``.
+        confidence: ``[D]`` float32 in [0, 1], how likely the drafter thinks each position is to be accepted given
+            that the ones before it were, or ``None``.
+        payload: whatever the drafter's own scorer reads (a trie, a model with its cache), opaque to all others.
+    """
+
+    depth: int
+    hidden: Tensor | None = None
+    base_logits: Tensor | None = None
+    correction: CorrectionHead | None = None
+    confidence: Tensor | None = None
+    payload: Any = None
+
+
+@frozen(eq=False)
+class Candidates:
+    """Next-token candidates of ``n`` paths, best first; ties by smaller token id.
+
+    Attributes:
+        tokens: ``[n, K]`` int64.
+        log_probs: ``[n, K]`` float32, at most 0; ``-inf`` (or NaN) marks an entry that is no candidate.
+    """
+
+    tokens: Tensor
+    log_probs: Tensor
+
+
+class State(Protocol):
+    """A scorer's or head's state on ``n`` paths; opaque to builders."""
+
+    def select(self, rows: Tensor) -> State:
+        """Return the state of the paths ``rows`` (int64 ``[m]``)."""
+        ...
+
+
+@frozen(eq=False)
+class Verdict:
+    """What the target made of a tree.
+
+    Attributes:
+        path: the accepted nodes from the root on, the root (0) included.
+        next_token: the token chosen at the last accepted node, the next root.
+    """
+
+    path: tuple[int, ...]
+    next_token: int
+
+    @property
+    def acceptance_length(self) -> int:
+        """Tokens that the round emits: the accepted drafts and the next root."""
+        return len(self.path)
+
+
+class Part(ABC):
+    """What all four kinds of part share: a name in a registry, and what they need and give."""
+
+    needs: ClassVar[Capabilities] = NOTHING
+    gives: ClassVar[Capabilities] = NOTHING
+
+    def given(self) -> Capabilities:
+        """Return what this instance gives: ``gives``, unless its options change that."""
+        return self.gives
+
+    def needed(self) -> Capabilities:
+        """Return what this instance needs: ``needs``, unless its options change that."""
+        return self.needs
+
+
+class DraftSession(ABC):
+    """A drafter's state for one generation; two streams never share one."""
+
+    @abstractmethod
+    def draft(self, round: Round) -> Draft:
+        """Propose a block after ``round.history``, whose last token is the root."""
+
+    @abstractmethod
+    def commit(self, token_ids: Tensor, features: Tensor | None) -> None:
+        """Take in what a round committed.
+
+        Args:
+            token_ids: ``[n]`` int64, the old root and the accepted drafts, in order.
+            features: ``[1, n, len(taps) * H]`` their target features, or ``None`` when the drafter has no taps.
+        """
+
+
+class Drafter(Part):
+    """Proposes a block of tokens in one cheap pass.
+
+    ``taps`` are the target decoder layers (0-based) whose output hidden states feed the drafter, concatenated in this
+    order; ``()`` when no target features are needed. ``default_scorer`` names the scorer used where none is chosen.
+    """
+
+    taps: tuple[int, ...] = ()
+    default_scorer: ClassVar[str] = "marginal"
+
+    def bind(self, target: Target) -> None:
+        """Get ready to draft for ``target``; called once, at assembly.
+
+        Raises:
+            IncompatiblePartsError: when the drafter does not fit the target; the message names both values.
+        """
+
+    @abstractmethod
+    def start(self, prompt_ids: Tensor, features: Tensor | None) -> DraftSession:
+        """Begin one generation.
+
+        Args:
+            prompt_ids: ``[P]`` int64, the prompt without the root.
+            features: ``[1, P, len(taps) * H]``, or ``None`` when the drafter has no taps.
+        """
+
+
+class Scorer(Part):
+    """Says how likely each next token is on a given path. Holds no state of its own between calls.
+
+    ``path_independent`` promises that the candidates at a depth are the same for every path, so that a builder may
+    expand each depth once.
+    """
+
+    gives: ClassVar[Capabilities] = frozenset({SCORES})
+    path_independent: ClassVar[bool] = False
+
+    @abstractmethod
+    def begin(self, draft: Draft, round: Round) -> State:
+        """Return the state of one path, the root alone (a batch of one)."""
+
+    @abstractmethod
+    def expand(self, draft: Draft, depth: int, state: State) -> Candidates:
+        """Return the candidates for draft position ``depth`` on each path of ``state``."""
+
+    @abstractmethod
+    def advance(self, draft: Draft, depth: int, state: State, parent_rows: Tensor, tokens: Tensor) -> State:
+        """Return the states of chosen children.
+
+        Args:
+            draft: the round's draft.
+            depth: the draft position of ``tokens``, that is the depth of the parents.
+            state: the parents' states, as given to ``expand``.
+            parent_rows: ``[m]`` int64, the row of ``state`` each child descends from.
+            tokens: ``[m]`` int64, the children's tokens.
+        """
+
+
+class TreeBuilder(Part):
+    """Spends a node budget on the best paths."""
+
+    needs: ClassVar[Capabilities] = frozenset({SCORES})
+
+    def bind(self, target: Target, drafter: Drafter) -> None:
+        """Get ready to build for ``target`` and ``drafter``; called once, at assembly."""
+
+    @abstractmethod
+    def build(self, draft: Draft, scorer: Scorer, round: Round) -> DraftTree:
+        """Arrange the best guesses as a tree, at most ``min(draft.depth, round.max_depth)`` deep."""
+
+    def observe(self, tree: DraftTree, verdict: Verdict) -> None:
+        """Learn from a verified round; by default nothing."""
+
+
+class Verifier(Part):
+    """Walks a tree with the target's logits so that the output is what the target alone would have produced."""
+
+    @abstractmethod
+    def verify(self, tree: DraftTree, logits: Tensor, round: Round) -> Verdict:
+        """Choose the accepted path and the next token.
+
+        Args:
+            tree: the verified tree.
+            logits: ``[N, V]`` the target's unprocessed logits, row i the distribution after node i's path.
+            round: the round the tree was built for.
+        """
+
+    def check(self, sampling: SamplingParams) -> None:
+        """Refuse sampling options that this verifier cannot serve losslessly.
+
+        Raises:
+            ConfigError: naming the option and the verifiers that would do.
+        """
+
+
+class CorrectionHead(ABC):
+    """What a causal head adds to the base logits given the realised path; all that a conditional scorer knows.
+
+    Attributes:
+        first_corrected: draft positions below this one keep their base logits; the state advances over them.
+    """
+
+    first_corrected: int = 0
+
+    @abstractmethod
+    def begin(self, draft: Draft, root: Tensor) -> State:
+        """Return the state after the root, ``[1]`` int64."""
+
+    @abstractmethod
+    def correct(self, draft: Draft, depth: int, state: State, candidates: Tensor | None) -> Tensor:
+        """Return ``[n, M]`` float32 to add to the base logits of ``candidates`` (``[M]``; ``None``: all ``V``)."""
+
+    @abstractmethod
+    def advance(self, draft: Draft, depth: int, state: State, parent_rows: Tensor, tokens: Tensor) -> State:
+        """Return the states after ``tokens`` at draft position ``depth``; arguments as in ``Scorer.advance``."""
+
+
+@frozen(eq=False)
+class NoState:
+    """The state of a scorer that keeps none: only how many paths there are."""
+
+    rows: int = 1
+
+    def select(self, rows: Tensor) -> NoState:
+        """Return the state of ``len(rows)`` paths."""
+        return NoState(int(rows.shape[0]))
+
+
+@frozen(eq=False)
+class TensorState:
+    """A state made of tensors whose first dimension runs over paths."""
+
+    tensors: tuple[Tensor, ...] = field(converter=tuple)
+
+    def select(self, rows: Tensor) -> TensorState:
+        """Gather every tensor's rows."""
+        return TensorState(tuple(torch.index_select(t, 0, rows) for t in self.tensors))

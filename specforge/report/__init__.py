@@ -1,0 +1,1 @@
+"""Comparison runs and their tables."""

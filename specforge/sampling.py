@@ -1,0 +1,137 @@
+"""The target's processed distribution and the keyed uniforms that every draw is made with."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+
+import torch
+from attrs import field, frozen
+from torch import Tensor
+from transformers import (
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from specforge.errors import ConfigError
+
+
+@frozen
+class SamplingParams:
+    """How a next token is chosen from the target's logits; the names and meanings are transformers'.
+
+    Attributes:
+        temperature: 0 is greedy (the warpers below then do nothing), else the logits are divided by it.
+        top_k: keep the ``top_k`` most likely tokens; 0 keeps all.
+        top_p: keep the smallest set of most likely tokens with at least this mass; in (0, 1], 1 keeps all.
+        min_p: drop tokens less likely than ``min_p`` times the most likely one; in [0, 1], 0 keeps all.
+        repetition_penalty: > 0; above 1 it lowers the logits of tokens already on the path, prompt included.
+
+    Raises:
+        ConfigError: naming the option, its value and the range it must lie in.
+    """
+
+    temperature: float = field(default=0.0, converter=float)
+    top_k: int = 0
+    top_p: float = field(default=1.0, converter=float)
+    min_p: float = field(default=0.0, converter=float)
+    repetition_penalty: float = field(default=1.0, converter=float)
+
+    def __attrs_post_init__(self) -> None:
+        _require(
+            0.0 <= self.temperature < float("inf"), "temperature", self.temperature, "at least 0 and finite"
+        )
+        whole = isinstance(self.top_k, int) and not isinstance(self.top_k, bool)
+        _require(
+            whole and self.top_k >= 0, "top_k", self.top_k, "a whole number, at least 0 (0 keeps all tokens)"
+        )
+        _require(0.0 < self.top_p <= 1.0, "top_p", self.top_p, "in (0, 1]")
+        _require(0.0 <= self.min_p <= 1.0, "min_p", self.min_p, "in [0, 1]")
+        positive = 0.0 < self.repetition_penalty < float("inf")
+        _require(
+            positive, "repetition_penalty", self.repetition_penalty, "above 0 and finite (1 changes nothing)"
+        )
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the next token is the argmax."""
+        return self.temperature == 0.0
+
+
+def _require(holds: bool, name: str, value: object, wanted: str) -> None:
+    if not holds:
+        raise ConfigError(f"{name} is {value!r}; it must be {wanted}")
+
+
+@frozen
+class KeyedUniforms:
+    """Uniforms in [0, 1) that depend on the seed, the position and the purpose alone.
+
+    A draw at a position is therefore the same however the tokens before it were grouped into rounds, on every device
+    and in every process.
+    """
+
+    seed: int = 0
+
+    def __call__(self, position: int, purpose: str, index: int = 0) -> float:
+        """Return the uniform for the token at sequence index ``position``; ``index`` counts draws of one purpose."""
+        key = struct.pack("<qqq", self.seed, position, index) + purpose.encode()
+        bits = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little")
+        return (bits >> 11) * 2.0**-53
+
+
+def logits_processors(sampling: SamplingParams) -> LogitsProcessorList:
+    """Return transformers' own processors, in the order ``generate`` applies them."""
+    processors = LogitsProcessorList()
+    if sampling.repetition_penalty != 1.0:
+        processors.append(RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
+    if sampling.greedy:
+        return processors
+    if sampling.temperature != 1.0:
+        processors.append(TemperatureLogitsWarper(sampling.temperature))
+    if sampling.top_k:
+        processors.append(TopKLogitsWarper(sampling.top_k))
+    if sampling.top_p < 1.0:
+        processors.append(TopPLogitsWarper(sampling.top_p))
+    if sampling.min_p > 0.0:
+        processors.append(MinPLogitsWarper(sampling.min_p))
+    return processors
+
+
+def processed_logits(logits: Tensor, path_ids: Tensor, sampling: SamplingParams) -> Tensor:
+    """Apply the processors to one row, as plain decoding would after the same tokens.
+
+    Args:
+        logits: ``[V]`` of any float type.
+        path_ids: ``[L]`` int64, all tokens before the one to be chosen, prompt included.
+        sampling: the options.
+
+    Returns:
+        ``[V]`` float32.
+    """
+    scores = logits.to(dtype=torch.float32, copy=True)[None]
+    return logits_processors(sampling)(path_ids[None], scores)[0]
+
+
+def processed_distribution(logits: Tensor, path_ids: Tensor, sampling: SamplingParams) -> Tensor:
+    """Return the ``[V]`` float64 probabilities the next token is drawn from; temperature must be above 0."""
+    return torch.softmax(processed_logits(logits, path_ids, sampling).double(), dim=-1)
+
+
+def draw(probabilities: Tensor, uniform: float) -> int:
+    """Draw by inverse CDF over token ids.
+
+    Args:
+        probabilities: ``[V]`` non-negative, not necessarily normalised.
+        uniform: in [0, 1).
+
+    Returns:
+        The smallest token id whose cumulative mass exceeds ``uniform`` times the total; never one of mass 0.
+    """
+    cumulative = torch.cumsum(probabilities.double(), dim=-1)
+    mark = cumulative.new_tensor(uniform) * cumulative[-1]
+    return int(torch.searchsorted(cumulative, mark, right=True).clamp_(max=int(probabilities.nonzero()[-1])))

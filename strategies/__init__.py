@@ -1,0 +1,1 @@
+"""The built-in scorers and tree builders; importing this package registers them."""

@@ -1,0 +1,1 @@
+"""The built-in verifiers; importing this package registers them."""
