@@ -34,14 +34,10 @@ class Registry(Generic[P]):
             ConfigError: when ``cls`` is of another kind or the name is taken by another class.
         """
         if not (isinstance(cls, type) and issubclass(cls, self.base)):
-            raise ConfigError(
-                f"{cls!r} is no {self.base.__name__} and cannot be registered as {self.kind} {name!r}"
-            )
+            raise ConfigError(f"{cls!r} is no {self.base.__name__} and cannot be registered as {self.kind} {name!r}")
         taken = self._classes.get(name)
         if taken is not None and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise ConfigError(
-                f"{self.kind} {name!r} is registered already, by {taken.__module__}.{taken.__qualname__}"
-            )
+            raise ConfigError(f"{self.kind} {name!r} is registered already, by {taken.__module__}.{taken.__qualname__}")
         self._classes[name] = cls
 
     def get(self, name: str) -> type[P]:
@@ -71,7 +67,7 @@ builders: Registry[TreeBuilder] = Registry("builder", TreeBuilder)
 verifiers: Registry[Verifier] = Registry("verifier", Verifier)
 
 
-class register:  # noqa: N801 - read as a verb: @register.builder("my-tree")
+class register:
     """Decorators that register a class whose constructor arguments are its config."""
 
     @staticmethod

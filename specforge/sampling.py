@@ -42,19 +42,13 @@ class SamplingParams:
     repetition_penalty: float = field(default=1.0, converter=float)
 
     def __attrs_post_init__(self) -> None:
-        _require(
-            0.0 <= self.temperature < float("inf"), "temperature", self.temperature, "at least 0 and finite"
-        )
+        _require(0.0 <= self.temperature < float("inf"), "temperature", self.temperature, "at least 0 and finite")
         whole = isinstance(self.top_k, int) and not isinstance(self.top_k, bool)
-        _require(
-            whole and self.top_k >= 0, "top_k", self.top_k, "a whole number, at least 0 (0 keeps all tokens)"
-        )
+        _require(whole and self.top_k >= 0, "top_k", self.top_k, "a whole number, at least 0 (0 keeps all tokens)")
         _require(0.0 < self.top_p <= 1.0, "top_p", self.top_p, "in (0, 1]")
         _require(0.0 <= self.min_p <= 1.0, "min_p", self.min_p, "in [0, 1]")
         positive = 0.0 < self.repetition_penalty < float("inf")
-        _require(
-            positive, "repetition_penalty", self.repetition_penalty, "above 0 and finite (1 changes nothing)"
-        )
+        _require(positive, "repetition_penalty", self.repetition_penalty, "above 0 and finite (1 changes nothing)")
 
     @property
     def greedy(self) -> bool:

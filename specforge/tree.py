@@ -75,17 +75,13 @@ class DraftTree:
         if self.depths is None:
             object.__setattr__(self, "depths", _ints(depths))
         elif not np.array_equal(self.depths, depths):
-            raise ValueError(
-                f"depths {self.depths.tolist()} do not follow from parents; {depths.tolist()} would"
-            )
+            raise ValueError(f"depths {self.depths.tolist()} do not follow from parents; {depths.tolist()} would")
         if self.log_probs is None:
             object.__setattr__(self, "log_probs", _floats(np.zeros(len(self))))
         elif self.log_probs.shape != self.token_ids.shape:
             raise ValueError(f"log_probs has shape {self.log_probs.shape}, token_ids {self.token_ids.shape}")
         if self.proposal is not None and self.proposal.rows.shape != self.token_ids.shape:
-            raise ValueError(
-                f"proposal.rows has shape {self.proposal.rows.shape}, not {self.token_ids.shape}"
-            )
+            raise ValueError(f"proposal.rows has shape {self.proposal.rows.shape}, not {self.token_ids.shape}")
 
     @classmethod
     def from_chain(
@@ -170,17 +166,13 @@ class DraftTree:
 
 def _check_parents(token_ids: Ints, parents: Ints) -> None:
     if token_ids.ndim != 1 or token_ids.shape != parents.shape or len(token_ids) == 0:
-        raise ValueError(
-            f"token_ids {token_ids.shape} and parents {parents.shape} must be [N] with a root, N >= 1"
-        )
+        raise ValueError(f"token_ids {token_ids.shape} and parents {parents.shape} must be [N] with a root, N >= 1")
     if parents[0] != -1:
         raise ValueError(f"node 0 is the root and has parent -1, not {parents[0]}")
     wrong = np.flatnonzero((parents[1:] < 0) | (parents[1:] >= np.arange(1, len(parents))))
     if len(wrong):
         node = int(wrong[0]) + 1
-        raise ValueError(
-            f"node {node} has parent {parents[node]}; a parent is a smaller index than its child's"
-        )
+        raise ValueError(f"node {node} has parent {parents[node]}; a parent is a smaller index than its child's")
     edges = np.stack([parents[1:], token_ids[1:]])
     if np.unique(edges, axis=1).shape[1] != edges.shape[1]:
         raise ValueError("two children of one node share a token")
