@@ -129,10 +129,14 @@ class Verdict:
 
 
 class Part(ABC):
-    """What all four kinds of part share: a name in a registry, and what they need and give."""
+    """What all four kinds of part share: what they need and give.
+
+    ``needs`` and ``gives`` hold for every instance; ``may_give`` are capabilities that an option switches on.
+    """
 
     needs: ClassVar[Capabilities] = NOTHING
     gives: ClassVar[Capabilities] = NOTHING
+    may_give: ClassVar[Capabilities] = NOTHING
 
     def given(self) -> Capabilities:
         """Return what this instance gives: ``gives``, unless its options change that."""

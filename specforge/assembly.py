@@ -1,0 +1,145 @@
+"""From a configuration to parts that are known to work together, or one line that says why they do not."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, TypeVar
+
+import attrs
+from attrs import frozen
+
+from specforge import registry
+from specforge.config import AUTO, PartConfig, PipelineConfig
+from specforge.errors import ConfigError, IncompatiblePartsError, SpecforgeError, suggest
+from specforge.interfaces import SCORES, Capabilities, Drafter, Part, Scorer, TreeBuilder, Verifier
+from specforge.registry import Registry
+from specforge.sampling import SamplingParams
+
+P = TypeVar("P", bound=Part)
+
+
+@frozen(eq=False)
+class Parts:
+    """The four parts of a pipeline; ``verifier`` is ``None`` for ``auto``, which each generation resolves."""
+
+    drafter: Drafter
+    scorer: Scorer
+    builder: TreeBuilder
+    verifier: Verifier | None
+
+    def verifier_for(self, sampling: SamplingParams) -> Verifier:
+        """Return the verifier to use.
+
+        Raises:
+            ConfigError: when the configured verifier cannot serve these sampling options.
+        """
+        verifier = self.verifier
+        if verifier is None:
+            verifier = registry.verifiers.get("greedy" if sampling.greedy else "sampling")()
+        verifier.check(sampling)
+        return verifier
+
+
+def make_part(registry_: Registry[P], config: PartConfig) -> P:
+    """Look the class up and construct it from its options.
+
+    Raises:
+        UnknownNameError: for an unregistered name.
+        ConfigError: for an option the class does not take, a missing one, or a value it refuses.
+    """
+    cls = registry_.get(config.name)
+    known = _options(cls)
+    what = f"{registry_.kind} {config.name!r}"
+    for option in config.options:
+        if known is not None and option not in known:
+            raise ConfigError(f"{what} has no option {option!r}{suggest(option, known)}")
+    missing = [o for o, p in (known or {}).items() if p.default is p.empty and o not in config.options]
+    if missing:
+        raise ConfigError(f"{what} needs the option {missing[0]!r}")
+    try:
+        return cls(**config.options)
+    except SpecforgeError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{what}: {error}") from error
+
+
+def _options(cls: type) -> dict[str, inspect.Parameter] | None:
+    parameters = inspect.signature(cls).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return None
+    return {n: p for n, p in parameters.items() if p.kind is not p.VAR_POSITIONAL}
+
+
+def assemble(config: PipelineConfig) -> Parts:
+    """Construct the four parts and check that each finds what it needs.
+
+    Raises:
+        ConfigError: for names and options (see ``make_part``).
+        IncompatiblePartsError: when a need is not met, naming the parts that would meet it.
+    """
+    drafter = make_part(registry.drafters, config.drafter)
+    scorer = make_part(registry.scorers, _or(config.scorer, drafter.default_scorer))
+    builder_name = "chain" if SCORES in scorer.given() else "none"
+    builder = make_part(registry.builders, _or(config.builder, builder_name))
+    auto = config.verifier.name == AUTO
+    if auto and config.verifier.options:
+        raise ConfigError(f"verifier 'auto' takes no options; got {dict(config.verifier.options)!r}")
+    verifier = None if auto else make_part(registry.verifiers, config.verifier)
+    _check(registry.scorers, scorer, drafter.given(), registry.drafters, drafter)
+    _check(registry.builders, builder, drafter.given() | scorer.given(), registry.scorers, scorer)
+    if verifier is not None:
+        _check(registry.verifiers, verifier, builder.given(), registry.builders, builder)
+    return Parts(drafter, scorer, builder, verifier)
+
+
+def takes_checkpoint(config: PipelineConfig) -> bool:
+    """Return whether the configured drafter reads a checkpoint."""
+    options = _options(registry.drafters.get(config.drafter.name))
+    return options is None or "checkpoint" in options
+
+
+def with_checkpoint(config: PipelineConfig, checkpoint: str) -> PipelineConfig:
+    """Return a copy whose drafter reads ``checkpoint``.
+
+    Raises:
+        ConfigError: when the drafter reads none.
+    """
+    if not takes_checkpoint(config):
+        raise ConfigError(f"drafter {config.drafter.name!r} reads no checkpoint; got {checkpoint!r}")
+    options = {**config.drafter.options, "checkpoint": checkpoint}
+    return attrs.evolve(config, drafter=attrs.evolve(config.drafter, options=options))
+
+
+def _or(config: PartConfig, default: str) -> PartConfig:
+    return PartConfig(default, config.options) if config.name == AUTO else config
+
+
+def _check(kind: Registry[Any], part: Part, given: Capabilities, providers: Registry[Any], provider: Part) -> None:
+    lacking = part.needed() - given
+    if not lacking:
+        return
+    would = [name + _with_options(lacking, cls) for name, cls in providers if lacking <= cls.gives | cls.may_give]
+    raise IncompatiblePartsError(
+        f"{kind.kind} {kind.name_of(part)!r} needs {_listed(lacking)}, "
+        f"which {providers.kind} {providers.name_of(provider)!r} does not give; "
+        f"{providers.kind}s that do: {', '.join(would) or 'none'}"
+    )
+
+
+def _with_options(lacking: Capabilities, cls: type[Part]) -> str:
+    return "" if lacking <= cls.gives else " (by option)"
+
+
+def _listed(capabilities: Capabilities) -> str:
+    return " and ".join(sorted(capabilities))
+
+
+def describe(cls: type[Part]) -> str:
+    """Return the first line of a part's docstring."""
+    return (inspect.getdoc(cls) or "").strip().split("\n")[0]
+
+
+def option_names(cls: type[Part]) -> list[str]:
+    """Return the names of a part's options."""
+    return list(_options(cls) or {})

@@ -1,0 +1,185 @@
+"""What one generation is asked for."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import torch
+from attrs import field, frozen
+from torch import Tensor
+
+from specforge.errors import ConfigError
+from specforge.sampling import SamplingParams
+from specforge.target import Target
+
+Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]] | Tensor
+
+
+@frozen(eq=False)
+class Request:
+    """A validated request.
+
+    Attributes:
+        prompt_ids: ``[P]`` int64 on the target's device, P >= 1.
+        limit: tokens that may be emitted, P and the context limit considered; at least 1.
+        cut_by_context: whether the context limit, not ``max_new_tokens``, sets ``limit``.
+        sampling: how tokens are chosen.
+        seed: of the keyed uniforms.
+        stop_token_ids: generation ends with any of them.
+        stop_strings: generation ends with the token that completes any of them.
+        trace: keep every round's tree.
+    """
+
+    prompt_ids: Tensor
+    limit: int
+    cut_by_context: bool
+    sampling: SamplingParams
+    seed: int
+    stop_token_ids: frozenset[int]
+    stop_strings: tuple[str, ...]
+    trace: bool
+
+
+@frozen
+class GenerateOptions:
+    """The keyword options of ``Pipeline.generate`` and ``Pipeline.stream``.
+
+    Attributes:
+        max_new_tokens: emit at most so many tokens, at least 1.
+        temperature: 0 is greedy.
+        top_k: 0 keeps all.
+        top_p: in (0, 1].
+        min_p: in [0, 1].
+        repetition_penalty: above 0, 1 changes nothing.
+        seed: any whole number of 64 bits.
+        stop_token_ids: ``None`` means the target's own; ``[]`` means none.
+        stop_strings: stop once the text contains one of them; the text then ends with it.
+        trace: keep every round's tree and accepted path in ``result.rounds``.
+        raw: do not apply the chat template to a string.
+        template_args: further arguments of the chat template, such as ``{"enable_thinking": False}``.
+    """
+
+    max_new_tokens: int = 128
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int = 0
+    stop_token_ids: Iterable[int] | None = None
+    stop_strings: tuple[str, ...] = field(
+        default=(), converter=lambda s: (s,) if isinstance(s, str) else tuple(s if s is not None else ())
+    )
+    trace: bool = False
+    raw: bool = False
+    template_args: Mapping[str, Any] = field(factory=dict, converter=lambda a: dict(a or {}))
+
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.max_new_tokens, int) or self.max_new_tokens < 1:
+            raise ConfigError(f"max_new_tokens is {self.max_new_tokens!r}; it must be a whole number, at least 1")
+        if not isinstance(self.seed, int) or not -(2**63) <= self.seed < 2**63:
+            raise ConfigError(f"seed is {self.seed!r}; it must be a whole number of 64 bits")
+        if not all(isinstance(s, str) and s for s in self.stop_strings):
+            raise ConfigError(f"stop_strings is {self.stop_strings!r}; it must hold non-empty strings")
+        self.sampling  # noqa: B018 - validates the sampling options now, before any model runs
+
+    @property
+    def sampling(self) -> SamplingParams:
+        """The sampling options.
+
+        Raises:
+            ConfigError: naming the option that is out of range.
+        """
+        names = [a.name for a in attrs.fields(SamplingParams)]
+        return SamplingParams(**{name: getattr(self, name) for name in names})
+
+
+def make_request(target: Target, prompt: Prompt, options: GenerateOptions) -> Request:
+    """Tokenise the prompt and work out where generation must end.
+
+    Raises:
+        ConfigError: for an empty prompt, one that does not fit the context, tokens outside the vocabulary, text for
+            a target without a tokenizer, or chat for one without a template.
+    """
+    ids = encode_prompt(target, prompt, raw=options.raw, template_args=options.template_args)
+    room = target.context_limit - len(ids)
+    if room < 1:
+        raise ConfigError(
+            f"the prompt has {len(ids)} tokens; target {target.name!r} holds {target.context_limit} in all, "
+            f"so a prompt may have at most {target.context_limit - 1}"
+        )
+    if options.stop_strings and target.tokenizer is None:
+        raise ConfigError(f"stop_strings need a tokenizer, and target {target.name!r} has none; use stop_token_ids")
+    stops = target.stop_token_ids if options.stop_token_ids is None else options.stop_token_ids
+    return Request(
+        prompt_ids=torch.tensor(ids, dtype=torch.int64, device=target.device),
+        limit=min(options.max_new_tokens, room),
+        cut_by_context=room < options.max_new_tokens,
+        sampling=options.sampling,
+        seed=options.seed,
+        stop_token_ids=frozenset(_token_id(t, target, "stop_token_ids") for t in stops),
+        stop_strings=options.stop_strings,
+        trace=options.trace,
+    )
+
+
+def encode_prompt(
+    target: Target, prompt: Prompt, *, raw: bool = False, template_args: Mapping[str, Any] | None = None
+) -> list[int]:
+    """Return the prompt's token ids.
+
+    Ids (a sequence or a 1-d tensor) are taken as they are. A string is one user turn of the chat template, a list of
+    ``{"role", "content"}`` messages a whole chat, unless ``raw``.
+    """
+    if isinstance(prompt, Tensor):
+        prompt = prompt.flatten().tolist()
+    if not prompt or (isinstance(prompt, str) and not prompt.strip()):
+        raise ConfigError("the prompt is empty; it must have at least one token")
+    if isinstance(prompt, str):
+        return _encode_text(target, prompt if raw else _apply_template(target, _user(prompt), template_args), raw)
+    if isinstance(prompt[0], Mapping):
+        if raw:
+            raise ConfigError("a list of chat messages needs the chat template; raw takes a string or token ids")
+        return _encode_text(target, _apply_template(target, prompt, template_args), raw)
+    return [_token_id(token, target, "the prompt") for token in prompt]
+
+
+def _user(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
+def _apply_template(target: Target, messages: Any, template_args: Mapping[str, Any] | None) -> str:
+    tokenizer = _tokenizer(target)
+    if not tokenizer.chat_template:
+        raise ConfigError(f"target {target.name!r} has no chat template; pass the text raw (raw=True, --raw)")
+    return tokenizer.apply_chat_template(
+        list(messages), tokenize=False, add_generation_prompt=True, **dict(template_args or {})
+    )
+
+
+def _encode_text(target: Target, text: str, special: bool) -> list[int]:
+    ids = list(_tokenizer(target)(text, add_special_tokens=special).input_ids)
+    if not ids:
+        raise ConfigError("the prompt is empty; it must have at least one token")
+    return ids
+
+
+def _tokenizer(target: Target) -> Any:
+    if target.tokenizer is None:
+        raise ConfigError(f"target {target.name!r} has no tokenizer; give the prompt as token ids")
+    return target.tokenizer
+
+
+def _token_id(token: object, target: Target, where: str) -> int:
+    try:
+        value = operator.index(token)  # type: ignore[arg-type]
+    except TypeError:
+        raise ConfigError(f"{where} holds {token!r}; token ids are whole numbers") from None
+    if not 0 <= value < target.vocab_size:
+        raise ConfigError(
+            f"{where} holds token id {value}; target {target.name!r} has ids 0 to {target.vocab_size - 1}"
+        )
+    return value
