@@ -71,6 +71,10 @@ class KeyedUniforms:
 
     seed: int = 0
 
+    def __attrs_post_init__(self) -> None:
+        whole = isinstance(self.seed, int) and not isinstance(self.seed, bool)
+        _require(whole and -(2**63) <= self.seed < 2**63, "seed", self.seed, "a whole number of at most 64 bits")
+
     def __call__(self, position: int, purpose: str, index: int = 0) -> float:
         """Return the uniform for the token at sequence index ``position``; ``index`` counts draws of one purpose."""
         key = struct.pack("<qqq", self.seed, position, index) + purpose.encode()
@@ -112,8 +116,32 @@ def processed_logits(logits: Tensor, path_ids: Tensor, sampling: SamplingParams)
 
 
 def processed_distribution(logits: Tensor, path_ids: Tensor, sampling: SamplingParams) -> Tensor:
-    """Return the ``[V]`` float64 probabilities the next token is drawn from; temperature must be above 0."""
-    return torch.softmax(processed_logits(logits, path_ids, sampling).double(), dim=-1)
+    """Return the ``[V]`` float64 probabilities of the next token; at temperature 0 all mass is on the argmax.
+
+    Arguments are those of ``processed_logits``.
+    """
+    scores = processed_logits(logits, path_ids, sampling).double()
+    if sampling.greedy:
+        return torch.zeros_like(scores).index_fill_(0, scores.argmax(), 1.0)
+    return torch.softmax(scores, dim=-1)
+
+
+def choose_next(logits: Tensor, path_ids: Tensor, sampling: SamplingParams, draws: KeyedUniforms, position: int) -> int:
+    """Choose the token after a path as plain decoding does: the argmax, or a draw with the position's own uniform.
+
+    Plain decoding and the greedy and sampling verifiers all choose here, one row at a time, so that equal logits
+    give equal tokens bit for bit.
+
+    Args:
+        logits: ``[V]`` the target's unprocessed logits after the path.
+        path_ids: ``[L]`` int64, the path; read only when there is a repetition penalty.
+        sampling: how the logits are processed.
+        draws: the generation's uniforms.
+        position: the sequence index of the token to be chosen.
+    """
+    if sampling.greedy:
+        return int(processed_logits(logits, path_ids, sampling).argmax())
+    return draw(processed_distribution(logits, path_ids, sampling), draws(position, "target"))
 
 
 def draw(probabilities: Tensor, uniform: float) -> int:
@@ -125,7 +153,15 @@ def draw(probabilities: Tensor, uniform: float) -> int:
 
     Returns:
         The smallest token id whose cumulative mass exceeds ``uniform`` times the total; never one of mass 0.
+
+    Raises:
+        ValueError: when there is no mass to draw from, or it is not a number.
     """
     cumulative = torch.cumsum(probabilities.double(), dim=-1)
-    mark = cumulative.new_tensor(uniform) * cumulative[-1]
-    return int(torch.searchsorted(cumulative, mark, right=True).clamp_(max=int(probabilities.nonzero()[-1])))
+    token = int(torch.searchsorted(cumulative, uniform * cumulative[-1], right=True))
+    if token < cumulative.shape[0]:
+        return token
+    # The mark was rounded up to the total, or there is no total to speak of.
+    if not 0.0 < float(cumulative[-1]) < float("inf"):
+        raise ValueError(f"cannot draw from a total mass of {float(cumulative[-1])}")
+    return int(probabilities.nonzero()[-1])

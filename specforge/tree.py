@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,35 +15,65 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 
 
-def _read_only(values: object, dtype: type) -> npt.NDArray:
+def _read_only(values: Any, dtype: type) -> npt.NDArray[Any]:
     if isinstance(values, torch.Tensor):
         values = values.detach().cpu().numpy()
-    array = np.array(values, dtype=dtype)
+    array: npt.NDArray[Any] = np.array(values, dtype=dtype)
     array.setflags(write=False)
     return array
 
 
-def _ints(values: object) -> Ints:
+def _ints(values: Any) -> Ints:
     return _read_only(values, np.int64)
 
 
-def _floats(values: object) -> Floats:
+def _floats(values: Any) -> Floats:
     return _read_only(values, np.float32)
+
+
+def _ints_if_given(values: Any) -> Any:
+    return None if values is None else _ints(values)
+
+
+def _floats_if_given(values: Any) -> Any:
+    return None if values is None else _floats(values)
 
 
 @frozen(eq=False)
 class Proposal:
     """The distributions that a tree's nodes were drawn from, for rejection verification.
 
-    The children of a node, in the order of their indices, are its draws in order, without replacement.
+    The children of a node, in the order of their indices, are its draws in order, without replacement. Rows are
+    sparse: a draft is often confined to a few candidates.
 
     Attributes:
-        q: ``[R, V]`` float, each row a distribution over the vocabulary.
-        rows: ``[N]`` for each node the row of ``q`` its children were drawn from, -1 for a node without children.
+        tokens: ``[R, K]`` int64 token ids, no id with mass twice in a row.
+        probabilities: ``[R, K]`` float64, each row with mass sums to 1; entries of mass 0 are padding.
+        rows: ``[N]`` for each node the row that its children were drawn from, -1 for a node without children.
+
+    Raises:
+        ValueError: when the two tensors differ in shape, or a row index is out of range.
     """
 
-    q: torch.Tensor
+    tokens: torch.Tensor
+    probabilities: torch.Tensor
     rows: Ints = field(converter=_ints)
+
+    def __attrs_post_init__(self) -> None:
+        if self.tokens.ndim != 2 or self.tokens.shape != self.probabilities.shape:
+            raise ValueError(
+                f"tokens {tuple(self.tokens.shape)} and probabilities {tuple(self.probabilities.shape)} must be [R, K]"
+            )
+        if np.any((self.rows < -1) | (self.rows >= self.tokens.shape[0])):
+            raise ValueError(f"rows {self.rows.tolist()} must lie in -1..{self.tokens.shape[0] - 1}")
+
+    def distribution(self, node: int, like: torch.Tensor) -> torch.Tensor:
+        """Return what the children of ``node`` were drawn from, dense; ``like`` ``[V]`` gives shape, dtype, device."""
+        row = int(self.rows[node])
+        if row < 0:
+            raise ValueError(f"node {node} has no proposal row: its children were not drawn")
+        dense = torch.zeros_like(like)
+        return dense.scatter_add_(0, self.tokens[row].to(like.device), self.probabilities[row].to(like))
 
 
 @frozen(eq=False)
@@ -57,6 +88,8 @@ class DraftTree:
         depths: ``[N]`` int64; 0 for the root. Derived from ``parents`` where not given.
         log_probs: ``[N]`` float32 cumulative path scores; 0 for the root and where not given.
         proposal: where the nodes were drawn from, or ``None`` when they were chosen deterministically.
+        edge_log_probs: ``[N]`` float32, each node's log-probability given its parent as the scorer gave it (0 for the
+            root), where ``log_probs`` sums something else, such as calibrated ones; else ``None``.
 
     Raises:
         ValueError: when the arrays are no tree in topological order, when depths do not follow the parents, or
@@ -65,15 +98,16 @@ class DraftTree:
 
     token_ids: Ints = field(converter=_ints)
     parents: Ints = field(converter=_ints)
-    depths: Ints = field(default=None, converter=lambda d: None if d is None else _ints(d))  # type: ignore[assignment]
-    log_probs: Floats = field(default=None, converter=lambda p: None if p is None else _floats(p))  # type: ignore[assignment]
+    depths: Ints = field(default=None, converter=_ints_if_given)
+    log_probs: Floats = field(default=None, converter=_floats_if_given)
     proposal: Proposal | None = None
+    edge_log_probs: Floats | None = field(default=None, converter=_floats_if_given)
 
     def __attrs_post_init__(self) -> None:
         _check_parents(self.token_ids, self.parents)
-        depths = _depths_of(self.parents)
+        depths = _ints(_depths_of(self.parents))
         if self.depths is None:
-            object.__setattr__(self, "depths", _ints(depths))
+            object.__setattr__(self, "depths", depths)
         elif not np.array_equal(self.depths, depths):
             raise ValueError(f"depths {self.depths.tolist()} do not follow from parents; {depths.tolist()} would")
         if self.log_probs is None:
@@ -82,6 +116,8 @@ class DraftTree:
             raise ValueError(f"log_probs has shape {self.log_probs.shape}, token_ids {self.token_ids.shape}")
         if self.proposal is not None and self.proposal.rows.shape != self.token_ids.shape:
             raise ValueError(f"proposal.rows has shape {self.proposal.rows.shape}, not {self.token_ids.shape}")
+        if self.edge_log_probs is not None and self.edge_log_probs.shape != self.token_ids.shape:
+            raise ValueError(f"edge_log_probs has shape {self.edge_log_probs.shape}, not {self.token_ids.shape}")
 
     @classmethod
     def from_chain(
@@ -111,8 +147,12 @@ class DraftTree:
     def mask(self) -> npt.NDArray[np.bool_]:
         """``[N, N]`` read-only: row i is True at i and at i's ancestors, nowhere else."""
         mask = np.eye(len(self), dtype=bool)
-        for node in range(1, len(self)):
-            mask[node] |= mask[self.parents[node]]
+        nodes = np.arange(len(self))
+        above = np.maximum(self.parents, 0)
+        ancestors = above
+        for _ in range(int(self.depths.max())):
+            mask[nodes, ancestors] = True
+            ancestors = above[ancestors]
         mask.setflags(write=False)
         return mask
 
@@ -173,13 +213,12 @@ def _check_parents(token_ids: Ints, parents: Ints) -> None:
     if len(wrong):
         node = int(wrong[0]) + 1
         raise ValueError(f"node {node} has parent {parents[node]}; a parent is a smaller index than its child's")
-    edges = np.stack([parents[1:], token_ids[1:]])
-    if np.unique(edges, axis=1).shape[1] != edges.shape[1]:
+    if len(set(zip(parents.tolist(), token_ids.tolist(), strict=True))) != len(parents):
         raise ValueError("two children of one node share a token")
 
 
-def _depths_of(parents: Ints) -> Ints:
-    depths = np.zeros(len(parents), dtype=np.int64)
-    for node, parent in enumerate(parents[1:].tolist(), start=1):
+def _depths_of(parents: Ints) -> list[int]:
+    depths = [0] * len(parents)
+    for node, parent in enumerate(parents.tolist()[1:], start=1):
         depths[node] = depths[parent] + 1
     return depths
