@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -24,6 +24,14 @@ Doubles = npt.NDArray[np.float64]
 
 _REQUIRED = ("draft_seconds", "context_lengths", "nodes", "seconds")
 _IDENTITY = ("target", "drafter", "device", "dtype")
+
+
+def _counts(values: Iterable[int]) -> tuple[int, ...]:
+    return tuple(values)
+
+
+def _rows(values: Iterable[Iterable[float]]) -> tuple[tuple[float, ...], ...]:
+    return tuple(tuple(row) for row in values)
 
 
 @frozen(eq=False)
@@ -46,9 +54,9 @@ class CostModel:
     """
 
     draft_seconds: float
-    context_lengths: tuple[int, ...] = field(converter=tuple)
-    nodes: tuple[int, ...] = field(converter=tuple)
-    seconds: tuple[tuple[float, ...], ...] = field(converter=lambda rows: tuple(tuple(row) for row in rows))
+    context_lengths: tuple[int, ...] = field(converter=_counts)
+    nodes: tuple[int, ...] = field(converter=_counts)
+    seconds: tuple[tuple[float, ...], ...] = field(converter=_rows)
     target: str | None = None
     drafter: str | None = None
     device: str | None = None
@@ -167,14 +175,20 @@ class CostModel:
         Raises:
             IncompatiblePartsError: naming what was measured and what is used.
         """
-        here = {"target": (target,), "device": tuple(device), "dtype": (dtype,)}
-        for name, names in here.items():
-            measured = getattr(self, name)
-            if measured is not None and measured not in names:
+        same_target = self.target in (None, target) or _same_folder(self.target, target)
+        known = {"target": (target, same_target)}
+        known["device"] = (device[0], self.device is None or self.device in device)
+        known["dtype"] = (dtype, self.dtype in (None, dtype))
+        for name, (here, same) in known.items():
+            if not same:
                 raise IncompatiblePartsError(
-                    f"the cost model was measured for {name} {measured!r}, this pipeline uses {names[0]!r}; "
+                    f"the cost model was measured for {name} {getattr(self, name)!r}, this pipeline uses {here!r}; "
                     "measure one with `specforge profile`"
                 )
+
+
+def _same_folder(a: str | None, b: str) -> bool:
+    return a is not None and os.path.isdir(b) and os.path.realpath(a) == os.path.realpath(b)
 
 
 def fit(nodes: Sequence[int] | npt.ArrayLike, seconds: Sequence[float] | npt.ArrayLike) -> Doubles:
