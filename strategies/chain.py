@@ -38,6 +38,8 @@ class Chain(TreeBuilder):
         ConfigError: naming the option, its value and what would be right.
     """
 
+    may_give = frozenset({PROPOSAL, SHAPE_BEFORE_DRAWING})
+
     length: int | None = None
     sample: bool = False
     temperature: float = field(default=1.0, converter=float)
@@ -55,7 +57,7 @@ class Chain(TreeBuilder):
 
     def given(self) -> Capabilities:
         """Return what a drawn chain gives for rejection; a greedy one gives nothing."""
-        return frozenset({PROPOSAL, SHAPE_BEFORE_DRAWING}) if self.sample else frozenset()
+        return self.may_give if self.sample else self.gives
 
     def needed(self) -> Capabilities:
         """Return the scorer, and the confidence where the chain is cut by it."""
