@@ -96,11 +96,6 @@ def _check_counts(name: str, values: Sequence[int], least: int) -> None:
         raise ConfigError(f"{name} is {list(values)}; it must be increasing, at least one, from {least} on")
 
 
-def target_name(target: Target) -> str:
-    """Return what a cost model calls the target."""
-    return target.name
-
-
 def drafter_name(drafter: Drafter) -> str:
     """Return what a cost model calls the drafter: its registered name, and its checkpoint where it has one."""
     name, checkpoint = registry.drafters.name_of(drafter), getattr(drafter, "checkpoint", None)
@@ -193,7 +188,7 @@ class _Bench:
 
 def _identity(target: Target, drafter: Drafter) -> dict[str, str]:
     return {
-        "target": target_name(target),
+        "target": target.name,
         "drafter": drafter_name(drafter),
         "device": device_names(target)[0],
         "dtype": dtype_name(target),

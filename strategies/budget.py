@@ -38,6 +38,7 @@ from torch import Tensor
 from specforge.cost_model import CostModel
 from specforge.errors import ConfigError
 from specforge.interfaces import Drafter, Verdict
+from specforge.profiling import device_names, dtype_name, quick_profile
 from specforge.tree import DraftTree
 
 if TYPE_CHECKING:
@@ -151,16 +152,12 @@ class BudgetPolicy:
         Raises:
             IncompatiblePartsError: when one is for another target, device or dtype, naming both values.
         """
-        from specforge import profiling
-
         if self.calibration is not None:
-            self.calibration.bind(profiling.target_name(target))
+            self.calibration.bind(target.name)
         if self.measure:
-            self.cost_model = profiling.quick_profile(target, drafter, self.budget)
+            self.cost_model = quick_profile(target, drafter, self.budget)
         elif self.cost_model is not None:
-            self.cost_model.check(
-                profiling.target_name(target), profiling.device_names(target), profiling.dtype_name(target)
-            )
+            self.cost_model.check(target.name, device_names(target), dtype_name(target))
 
     def start(self, context: int) -> BudgetRun:
         """Begin one tree whose root sits at sequence index ``context``."""
