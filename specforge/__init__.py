@@ -1,5 +1,33 @@
-"""Compose, compare and run tree-structured speculative decoding."""
+"""Compose, compare and run tree-structured speculative decoding with block-parallel drafters."""
 
 from specforge._version import __version__
+from specforge.config import PipelineConfig, load_config_file
+from specforge.errors import (
+    CheckpointError,
+    ConfigError,
+    IncompatiblePartsError,
+    SpecforgeError,
+    UnknownNameError,
+    UnsupportedTargetError,
+)
+from specforge.pipeline import Pipeline
+from specforge.registry import register
+from specforge.result import GenerationResult, RoundRecord
+from specforge.tree import DraftTree
 
-__all__ = ["__version__"]
+__all__ = [
+    "CheckpointError",
+    "ConfigError",
+    "DraftTree",
+    "GenerationResult",
+    "IncompatiblePartsError",
+    "Pipeline",
+    "PipelineConfig",
+    "RoundRecord",
+    "SpecforgeError",
+    "UnknownNameError",
+    "UnsupportedTargetError",
+    "__version__",
+    "load_config_file",
+    "register",
+]

@@ -11,8 +11,8 @@ import attrs
 from attrs import field, frozen
 
 from specforge.errors import ConfigError, SpecforgeError
+from specforge.target.bundled import BUNDLED_TARGET
 
-BUNDLED_TARGET = "smollm2"
 AUTO = "auto"
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -132,12 +133,15 @@ def encode_prompt(
     """Return the prompt's token ids.
 
     Ids (a sequence or a 1-d tensor) are taken as they are. A string is one user turn of the chat template, a list of
-    ``{"role", "content"}`` messages a whole chat, unless ``raw``.
+    ``{"role", "content"}`` messages a whole chat, unless ``raw``. For a target without a tokenizer a string of whole
+    numbers is read as token ids.
     """
     if isinstance(prompt, Tensor):
         prompt = prompt.flatten().tolist()
     if not prompt or (isinstance(prompt, str) and not prompt.strip()):
         raise ConfigError("the prompt is empty; it must have at least one token")
+    if isinstance(prompt, str) and target.tokenizer is None and re.fullmatch(r"[\d\s,]+", prompt):
+        prompt = [int(number) for number in re.findall(r"\d+", prompt)]
     if isinstance(prompt, str):
         return _encode_text(target, prompt if raw else _apply_template(target, _user(prompt), template_args), raw)
     if isinstance(prompt[0], Mapping):

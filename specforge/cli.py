@@ -1,0 +1,337 @@
+"""The ``specforge`` command."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from typer.exceptions import Abort, TyperException
+
+from specforge import registry
+from specforge._version import __version__
+from specforge.assembly import describe, option_names, takes_checkpoint, with_checkpoint
+from specforge.config import PipelineConfig, load_config_file
+from specforge.errors import ConfigError, SpecforgeError
+from specforge.pipeline import Pipeline
+from specforge.presets import PRESETS, preset_config
+from specforge.report.compare import BASELINE, Comparison, compare, generations
+from specforge.report.prompts import PromptItem, demo_prompts, load_prompts
+from specforge.report.table import to_json, to_table
+from specforge.result import GenerationResult
+from specforge.target import Target, load_target
+
+app = typer.Typer(
+    name="specforge",
+    help="Compose, compare and run tree-structured speculative decoding.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="Python file with `config = PipelineConfig(...)`.")]
+TargetName = Annotated[str | None, typer.Option("--target", help="Folder or hub id; default: the bundled SmolLM2.")]
+Checkpoint = Annotated[str | None, typer.Option("--checkpoint", help="Drafter checkpoint: folder or hub id.")]
+Device = Annotated[
+    str | None, typer.Option("--device", help="cpu, cuda, cuda:1, ...; default: CUDA where there is one.")
+]
+Dtype = Annotated[str | None, typer.Option("--dtype", help="float32, bfloat16 or float16; default: as saved.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+MaxNewTokens = Annotated[int, typer.Option("--max-new-tokens", help="Emit at most so many tokens.")]
+Temperature = Annotated[float, typer.Option("--temperature", help="0 is greedy.")]
+TopK = Annotated[int, typer.Option("--top-k", help="Keep the k most likely tokens; 0 keeps all.")]
+TopP = Annotated[float, typer.Option("--top-p", help="Keep the most likely tokens up to this mass, in (0, 1].")]
+MinP = Annotated[float, typer.Option("--min-p", help="Drop tokens below this share of the likeliest, in [0, 1].")]
+Penalty = Annotated[float, typer.Option("--repetition-penalty", help="Above 1 lowers tokens already there.")]
+Seed = Annotated[int, typer.Option("--seed", help="Same seed, same text.")]
+Raw = Annotated[bool, typer.Option("--raw", help="Do not apply the chat template.")]
+TemplateArg = Annotated[
+    list[str] | None, typer.Option("--template-arg", help="Chat template argument, such as enable_thinking=false.")
+]
+
+
+@app.command("list")
+def list_parts(as_json: AsJson = False) -> None:
+    """Show what is registered: presets, parts and plugins."""
+    kinds = (registry.drafters, registry.scorers, registry.builders, registry.verifiers)
+    parts = {
+        f"{kind.kind}s": {name: {"summary": describe(cls), "options": option_names(cls)} for name, cls in kind}
+        for kind in kinds
+    }
+    presets = {name: {"summary": preset.summary, "source": preset.source} for name, preset in PRESETS.items()}
+    broken = registry.broken_plugins()
+    if as_json:
+        _print_json({"presets": presets, **parts, "plugins": list(registry.plugins()), "broken_plugins": broken})
+        return
+    console = Console(highlight=False)
+    _print_group(console, "presets", {name: f"{p['summary']} ({p['source']})" for name, p in presets.items()})
+    for kind, entries in parts.items():
+        _print_group(console, kind, {name: str(entry["summary"]) for name, entry in entries.items()})
+    _print_group(console, "plugins", {name: broken.get(name, "loaded") for name in registry.plugins()})
+
+
+def _print_group(console: Console, title: str, entries: dict[str, str]) -> None:
+    if not entries:
+        return
+    console.print(f"[bold]{title}[/bold]")
+    width = max(len(name) for name in entries)
+    for name, line in entries.items():
+        console.print(f"  {name:<{width}}  {escape(line)}", soft_wrap=True)
+
+
+@app.command()
+def generate(
+    prompt: Annotated[str, typer.Argument(help="The prompt; `-` reads it from standard input.")],
+    preset: Annotated[str | None, typer.Option("--preset", help="A named pipeline; see `specforge list`.")] = None,
+    config: ConfigFile = None,
+    target: TargetName = None,
+    checkpoint: Checkpoint = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    max_new_tokens: MaxNewTokens = 128,
+    temperature: Temperature = 0.0,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    min_p: MinP = 0.0,
+    repetition_penalty: Penalty = 1.0,
+    seed: Seed = 0,
+    stop: Annotated[list[str] | None, typer.Option("--stop", help="Stop after this text; may be repeated.")] = None,
+    raw: Raw = False,
+    template_arg: TemplateArg = None,
+    as_json: AsJson = False,
+) -> None:
+    """Stream the text of one pipeline, then a line of figures."""
+    options = {
+        "max_new_tokens": max_new_tokens,
+        **_sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed),
+        "stop_strings": tuple(stop or ()),
+        "raw": raw,
+        "template_args": _template_args(template_arg),
+    }
+    pipeline = Pipeline.from_config(_one_config(preset, config, target, checkpoint, device, dtype))
+    stream = pipeline.stream(sys.stdin.read() if prompt == "-" else prompt, **options)
+    for piece in stream:
+        if not as_json:
+            text = piece if pipeline.target.tokenizer else "".join(f"{token} " for token in piece.token_ids)
+            sys.stdout.write(text)
+            sys.stdout.flush()
+    if as_json:
+        _print_json(_result_json(stream.result))
+    else:
+        print("\n\n" + figures(stream.result))
+
+
+def figures(result: GenerationResult) -> str:
+    """Return one line: tokens, rounds, τ, speed, time to the first token, and why it ended."""
+    rounds = len(result.acceptance_lengths)
+    speed = f"τ {result.mean_acceptance_length:.2f}, {result.tokens_per_second:.1f} tokens/s, " if rounds else ""
+    return (
+        f"{len(result.token_ids)} tokens in {rounds} rounds, {speed}"
+        f"first token after {result.seconds_to_first_token:.2f} s, ended by {result.finish_reason}"
+    )
+
+
+def _result_json(result: GenerationResult) -> dict[str, Any]:
+    return {
+        "text": result.text,
+        "token_ids": result.token_ids,
+        "acceptance_lengths": result.acceptance_lengths,
+        "stage_seconds": result.stage_seconds,
+        "seconds_to_first_token": result.seconds_to_first_token,
+        "decode_seconds": result.decode_seconds,
+        "prompt_tokens": result.prompt_tokens,
+        "finish_reason": result.finish_reason,
+    }
+
+
+@app.command("compare")
+def compare_pipelines(
+    presets: Annotated[str | None, typer.Option("--presets", help="Named pipelines, separated by commas.")] = None,
+    config: Annotated[list[Path] | None, typer.Option("--config", help="Config file; may be repeated.")] = None,
+    prompts: Annotated[
+        Path | None, typer.Option("--prompts", help="JSONL or text file; default: a bundled few.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", help="Take only the first so many prompts.")] = None,
+    repeats: Annotated[int, typer.Option("--repeats", help="Run everything so often; medians are reported.")] = 1,
+    target: TargetName = None,
+    checkpoint: Checkpoint = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    max_new_tokens: MaxNewTokens = 96,
+    temperature: Temperature = 0.0,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    min_p: MinP = 0.0,
+    repetition_penalty: Penalty = 1.0,
+    seed: Seed = 0,
+    raw: Raw = False,
+    template_arg: TemplateArg = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run pipelines on the same prompts, interleaved, and print how they compare with plain decoding (ar)."""
+    options = {
+        "max_new_tokens": max_new_tokens,
+        **_sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed),
+        "raw": raw,
+        "template_args": _template_args(template_arg),
+    }
+    configs = _named_configs(presets, config or [], target, checkpoint, device, dtype)
+    items = demo_prompts()[:limit] if prompts is None else load_prompts(prompts, limit)
+    pipelines = _share_target(configs)
+    comparison = _compare_with_progress(pipelines, items, options, repeats, quiet=as_json)
+    loaded = pipelines[BASELINE].target
+    comparison.settings.update(_settings(configs, loaded, options, str(prompts or "demo"), len(items), repeats))
+    if as_json:
+        _print_json(to_json(comparison))
+        return
+    Console().print(to_table(comparison))
+    for row in comparison.rows:
+        for d in row.divergences:
+            verdict = "a tie" if d.tie else "NOT explained by rounding"
+            where = f"{row.name} parts from ar on {d.prompt} at token {d.position} ({d.expected} -> {d.got})"
+            print(f"{where}: margin {d.margin:.2e}, noise {d.noise:.2e}: {verdict}")
+
+
+def _compare_with_progress(
+    pipelines: dict[str, Pipeline], items: Sequence[PromptItem], options: dict[str, Any], repeats: int, quiet: bool
+) -> Comparison:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=quiet, transient=True) as progress:
+        task = progress.add_task("comparing", total=generations(items, len(pipelines), repeats))
+        return compare(pipelines, items, options, repeats=repeats, progress=lambda _name: progress.advance(task))
+
+
+def _settings(
+    configs: dict[str, PipelineConfig], target: Target, options: dict[str, Any], prompts: str, count: int, repeats: int
+) -> dict[str, Any]:
+    return {
+        "target": target.name,
+        "device": str(target.device),
+        "dtype": str(target.dtype).removeprefix("torch."),
+        "prompts": prompts,
+        "prompt_count": count,
+        "repeats": repeats,
+        "options": options,
+        "pipelines": {name: config.to_dict() for name, config in configs.items()},
+        "versions": {
+            "specforge-decoding": __version__,
+            "torch": str(torch.__version__),
+            "transformers": version("transformers"),
+        },
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _named_configs(
+    presets: str | None,
+    files: Sequence[Path],
+    target: str | None,
+    checkpoint: str | None,
+    device: str | None,
+    dtype: str | None,
+) -> dict[str, PipelineConfig]:
+    names = [name.strip() for name in (presets or "").split(",") if name.strip()]
+    if not names and not files:
+        raise ConfigError("nothing to compare; give --presets a,b,c or --config file.py")
+    configs = {BASELINE: preset_config(BASELINE), **{name: preset_config(name) for name in names}}
+    for file in files:
+        if file.stem in configs:
+            raise ConfigError(f"two pipelines are called {file.stem!r}; rename the config file {str(file)!r}")
+        configs[file.stem] = load_config_file(file)
+    if target is None:
+        target = next((configs[file.stem].target for file in files), None)
+    configs = {name: config.override(target, dtype, device) for name, config in configs.items()}
+    if checkpoint is not None:
+        users = [name for name, config in configs.items() if takes_checkpoint(config)]
+        if not users:
+            raise ConfigError(f"none of {', '.join(configs)} reads a checkpoint; got {checkpoint!r}")
+        configs.update({name: with_checkpoint(configs[name], checkpoint) for name in users})
+    return configs
+
+
+def _share_target(configs: dict[str, PipelineConfig]) -> dict[str, Pipeline]:
+    first = configs[BASELINE]
+    for name, config in configs.items():
+        for option in ("target", "dtype", "device"):
+            if getattr(config, option) != getattr(first, option):
+                raise ConfigError(
+                    f"{name!r} has {option} {getattr(config, option)!r}, another pipeline {getattr(first, option)!r}; "
+                    f"pipelines are compared on one target: give --{option}"
+                )
+    target = load_target(first.target, dtype=first.dtype, device=first.device)
+    return {name: Pipeline.from_config(config, target=target) for name, config in configs.items()}
+
+
+def _one_config(
+    preset: str | None,
+    file: Path | None,
+    target: str | None,
+    checkpoint: str | None,
+    device: str | None,
+    dtype: str | None,
+) -> PipelineConfig:
+    if (preset is None) == (file is None):
+        raise ConfigError("give one of --preset (see `specforge list`) and --config file.py")
+    config = preset_config(preset) if preset is not None else load_config_file(file or "")
+    config = config.override(target, dtype, device)
+    return config if checkpoint is None else with_checkpoint(config, checkpoint)
+
+
+def _sampling(
+    temperature: float, top_k: int, top_p: float, min_p: float, repetition_penalty: float, seed: int
+) -> dict[str, Any]:
+    return {
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "seed": seed,
+    }
+
+
+def _template_args(pairs: Sequence[str] | None) -> dict[str, Any]:
+    args: dict[str, Any] = {}
+    for pair in pairs or ():
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"--template-arg is {pair!r}; it must be key=value, such as enable_thinking=false")
+        try:
+            args[key] = json.loads(value)
+        except json.JSONDecodeError:
+            args[key] = value
+    return args
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    print(json.dumps(value, ensure_ascii=False))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command; an error of ours is one line on standard error and exit code 2."""
+    logging.basicConfig(
+        level=logging.WARNING, format="%(message)s", handlers=[RichHandler(console=Console(stderr=True))]
+    )
+    try:
+        code = app(args=None if arguments is None else list(arguments), standalone_mode=False)
+    except SpecforgeError as error:
+        print(f"specforge: {' '.join(str(error).split())}", file=sys.stderr)
+        code = 2
+    except TyperException as error:
+        print(f"specforge: {error.format_message()}", file=sys.stderr)
+        code = 2
+    except (Abort, KeyboardInterrupt):
+        print("specforge: interrupted", file=sys.stderr)
+        code = 130
+    sys.exit(code if isinstance(code, int) else 0)
