@@ -105,7 +105,8 @@ def check_probe(layers: nn.ModuleList, config: PreTrainedConfig, plan: Attention
     for index, (window, expected) in enumerate(zip(plan.windows, _expected_windows(config), strict=True)):
         if window != expected:
             raise UnsupportedTargetError(
-                f"layer {index} ({type(layers[index]).__name__}) attends with window {window}, but the config says {expected}"
+                f"layer {index} ({type(layers[index]).__name__}) attends with window {window}, "
+                f"where the config says {expected}"
             )
 
 
