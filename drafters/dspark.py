@@ -1,0 +1,110 @@
+"""DSpark: a DFlash block that the anchor row opens, corrected by a Markov head (arXiv:2607.05147)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+import attrs
+import torch
+from attrs import define, field
+from specforge.drafters.block import BlockDrafter
+from specforge.drafters.model import DraftModel
+from torch import Tensor
+
+from specforge.checkpoints import MarkovHeadConfig, target_ids
+from specforge.correction.markov import Affine, GatedMarkovCorrection, MarkovCorrection, RecurrentMarkovCorrection
+from specforge.errors import ConfigError
+from specforge.interfaces import CORRECTION_HEAD, Capabilities, CorrectionHead, Draft
+from specforge.registry import register
+
+
+@register.drafter("dspark")
+@define(eq=False, slots=False)
+class DSparkDrafter(BlockDrafter):
+    """DSpark: a block whose first row predicts too, corrected by a head that knows the previous token.
+
+    Attributes:
+        confidence_threshold: cut the block before the first position whose confidence along the greedy corrected
+            chain is below this, in [0, 1]; 0 gives the confidences without cutting. ``None`` does not run the
+            confidence head.
+
+    Raises:
+        ConfigError: when the threshold is out of range or the checkpoint has no confidence head.
+    """
+
+    confidence_threshold: float | None = field(default=None, kw_only=True)
+
+    kind: ClassVar[str] = "dspark"
+    default_scorer: ClassVar[str] = "conditional"
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        threshold = self.confidence_threshold
+        if threshold is None:
+            return
+        if not 0.0 <= threshold <= 1.0:
+            raise ConfigError(f"confidence_threshold is {threshold!r}; it must be in [0, 1]")
+        if self.opened.config.confidence is None:
+            raise ConfigError(f"confidence_threshold is {threshold!r}, but {self.checkpoint} has no confidence head")
+
+    def given(self) -> Capabilities:
+        """Return hidden states and base logits, and the correction where the checkpoint has one."""
+        return self.gives | ({CORRECTION_HEAD} if self.opened.config.head is not None else set())
+
+    def make_correction(self, model: DraftModel, embed: Callable[[Tensor], Tensor]) -> MarkovCorrection | None:
+        """Return the head of the checkpoint's variant, or ``None`` at rank 0."""
+        head = model.config.head
+        if not isinstance(head, MarkovHeadConfig):
+            return None
+        codes, up = model.markov_head.markov_w1.weight, _full_rows(model)
+        if head.variant == "gated":
+            gate = model.markov_head.gate_proj
+            return GatedMarkovCorrection(codes, up, Affine(gate.weight, gate.bias))
+        if head.variant == "rnn":
+            joint = model.markov_head.joint_proj
+            return RecurrentMarkovCorrection(codes, up, Affine(joint.weight, joint.bias))
+        return MarkovCorrection(codes, up)
+
+    def finish(self, draft: Draft, root: Tensor) -> Draft:
+        """Add the confidences and cut the draft where they fall under the threshold."""
+        if self.confidence_threshold is None:
+            return draft
+        confidence = chain_confidence(self._bound.model, draft, root)
+        low = (confidence < self.confidence_threshold).nonzero()
+        depth = int(low[0]) if len(low) else draft.depth
+        return attrs.evolve(
+            draft,
+            depth=depth,
+            hidden=draft.hidden[:depth],
+            base_logits=draft.base_logits[:depth],
+            confidence=confidence[:depth],
+        )
+
+
+def chain_confidence(model: DraftModel, draft: Draft, root: Tensor) -> Tensor:
+    """Return ``[D]`` float32, the confidence head along the greedy corrected chain."""
+    inputs = draft.hidden
+    if model.config.confidence.with_markov:
+        previous = _previous_tokens(draft, root)
+        inputs = torch.cat([inputs, model.markov_head.markov_w1(previous)], dim=-1)
+    return torch.sigmoid(model.confidence_head.proj(inputs)[:, 0].float())
+
+
+def _previous_tokens(draft: Draft, root: Tensor) -> Tensor:
+    head: CorrectionHead = draft.correction
+    tokens, state, row = [root], head.begin(draft, root), root.new_zeros(1)
+    for depth in range(draft.depth - 1):
+        logits = draft.base_logits[depth] + head.correct(draft, depth, state, None)[0]
+        tokens.append(logits.argmax()[None])
+        state = head.advance(draft, depth, state, row, tokens[-1])
+    return torch.cat(tokens)
+
+
+def _full_rows(model: DraftModel) -> Tensor:
+    up = model.markov_head.markov_w2.weight
+    if model.config.draft_vocab_size is None:
+        return up
+    full = up.new_zeros(model.config.vocab_size, up.shape[1])
+    full[target_ids(model.d2t)] = up
+    return full
