@@ -32,13 +32,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 from attrs import define, field
-from specforge.strategies.calibration import Calibration
 from torch import Tensor
 
 from specforge.cost_model import CostModel
 from specforge.errors import ConfigError
 from specforge.interfaces import Drafter, Verdict
 from specforge.profiling import device_names, dtype_name, quick_profile
+from specforge.strategies.calibration import Calibration
 from specforge.tree import DraftTree
 
 if TYPE_CHECKING:

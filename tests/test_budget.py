@@ -15,13 +15,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from specforge.strategies import budget as budget_module
-from specforge.strategies.budget import BudgetPolicy
-from specforge.strategies.calibration import Calibration
 
 from specforge.cost_model import CostModel
 from specforge.errors import ConfigError, IncompatiblePartsError
 from specforge.interfaces import Verdict
+from specforge.strategies import budget as budget_module
+from specforge.strategies.budget import BudgetPolicy
+from specforge.strategies.calibration import Calibration
 from specforge.tree import DraftTree
 
 GOLDEN = json.loads((Path(__file__).parent / "data/qwen3-tiny-a/golden.json").read_text())["cost_model"]

@@ -11,14 +11,14 @@ import torch
 from attrs import define
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from specforge.strategies import calibration as calibration_module
-from specforge.strategies.budget import BudgetPolicy
-from specforge.strategies.calibration import Calibration, Counts, Curve, range_centres, range_edges, raw_edges
 from torch import Tensor
 
 from specforge.cost_model import CostModel
 from specforge.errors import ConfigError
 from specforge.interfaces import Verdict
+from specforge.strategies import calibration as calibration_module
+from specforge.strategies.budget import BudgetPolicy
+from specforge.strategies.calibration import Calibration, Counts, Curve, range_centres, range_edges, raw_edges
 from specforge.tree import DraftTree
 
 log_probs = st.one_of(
