@@ -1,0 +1,140 @@
+"""Exact top-k: which entries are best, and in what order, down to the last tie.
+
+``torch.topk`` leaves it open which of several equal entries it returns and in what order. Trees must not depend on
+that: in bf16, ties among the best logits are common, and builders are compared entry by entry.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_INDEX_BITS = 32
+_INDEX_MASK = (1 << _INDEX_BITS) - 1
+_SMALL_ROW = 4096
+"""Longest row that a stable sort on the device serves at least as fast as a selection."""
+_CHUNK = 32
+"""Entries that share a maximum in the first pass over a long row."""
+
+
+def exact_topk(scores: Tensor, k: int, shift: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return the ``k`` highest entries of each row, highest first; among equals, smaller indices come first.
+
+    That holds for the choice as for the order: of entries equal to the last one chosen, those with the smallest
+    indices are in. NaN counts as ``-inf``. On a CUDA device nothing waits for the host.
+
+    Args:
+        scores: ``[..., V]`` bfloat16, float16 or float32.
+        k: how many, at least 1; a row of fewer entries gives all of them.
+        shift: ``[..., 1]`` float32 subtracted, in float32, before entries are compared: rounding may then make
+            different entries equal.
+
+    Returns:
+        values ``[..., min(k, V)]``, float32 where a ``shift`` was given, else of the dtype of ``scores``; and their
+        int64 indices.
+
+    Raises:
+        TypeError: for another dtype.
+        ValueError: for ``k`` below 1.
+    """
+    if scores.dtype not in (torch.bfloat16, torch.float16, torch.float32):
+        raise TypeError(f"exact_topk takes bfloat16, float16 or float32, not {scores.dtype}")
+    if k < 1:
+        raise ValueError(f"k is {k}; it must be at least 1")
+    rows = scores.reshape(-1, scores.shape[-1])
+    # The host compares 16-bit floats slowly. Shifted ones are compared in float32 everywhere.
+    rows = rows.float() if rows.device.type == "cpu" or shift is not None else rows
+    k = min(k, rows.shape[1])
+    values, indices = _select(rows, k, None if shift is None else shift.reshape(-1, 1))
+    values = values.to(scores.dtype) if shift is None else values
+    shape = (*scores.shape[:-1], k)
+    return values.reshape(shape), indices.reshape(shape)
+
+
+def _select(rows: Tensor, k: int, shift: Tensor | None) -> tuple[Tensor, Tensor]:
+    if 2 * (k + 1) * _CHUNK <= rows.shape[1]:
+        return _select_in_chunks(rows, k, shift)
+    return _select_whole(rows, k, shift)
+
+
+def _select_in_chunks(rows: Tensor, k: int, shift: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Select among the ``k`` chunks of highest maximum, which hold all of the ``k`` highest entries.
+
+    An entry outside them has ``k`` entries before it, one a chosen chunk: higher, or equal and of a smaller index,
+    since chunks are runs of indices. One cheap pass over the row replaces a selection over it.
+    """
+    if rows.device.type != "cpu":
+        rows = comparable(rows)
+    chunks = rows.unfold(1, _CHUNK, _CHUNK)
+    maxima = chunks.amax(dim=-1)
+    if rows.device.type == "cpu" and bool(maxima.isnan().any()):
+        rows = comparable(rows)
+        chunks = rows.unfold(1, _CHUNK, _CHUNK)
+        maxima = chunks.amax(dim=-1)
+    chosen = _select_whole(maxima, k, shift)[1].sort(dim=-1).values
+    lines = torch.arange(rows.shape[0], device=rows.device)[:, None]
+    rest = rows[:, chunks.shape[1] * _CHUNK :]
+    entries = chunks[lines, chosen].flatten(1)
+    entries = torch.cat([entries, rest], dim=1) if rest.shape[1] else entries
+    values, places = _select_whole(entries, k, shift)
+    # The entries after the last whole chunk follow the chosen ones, as if they were one chunk more.
+    chosen = torch.nn.functional.pad(chosen, (0, 1), value=chunks.shape[1])
+    return values, chosen.gather(1, places // _CHUNK) * _CHUNK + places % _CHUNK
+
+
+def _select_whole(rows: Tensor, k: int, shift: Tensor | None) -> tuple[Tensor, Tensor]:
+    if rows.device.type == "cpu":
+        return _select_on_host(rows, k, shift)
+    keys = comparable(rows if shift is None else rows - shift)
+    return _select_by_sorting(keys, k) if rows.shape[1] <= _SMALL_ROW else _select_by_composite_keys(keys, k)
+
+
+def comparable(scores: Tensor) -> Tensor:
+    """Return ``scores`` with NaN as ``-inf`` and without negative zeros, so that equal entries have equal bits."""
+    return torch.where(scores.isnan(), float("-inf"), scores) + 0.0
+
+
+def _select_by_sorting(keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    values, indices = keys.sort(dim=-1, descending=True, stable=True)
+    return values[:, :k], indices[:, :k]
+
+
+def _select_by_composite_keys(keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Select on int64 keys that hold the value above and the index, reversed, below: no two are equal."""
+    bits = keys.float().view(torch.int32)
+    # As integers, floats order by their bits; negative ones the wrong way round, until their magnitude is inverted.
+    ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(torch.int64)
+    reversed_index = _INDEX_MASK - torch.arange(keys.shape[1], device=keys.device)
+    best = torch.topk((ordered << _INDEX_BITS) | reversed_index, k).values
+    indices = _INDEX_MASK - (best & _INDEX_MASK)
+    return keys.gather(1, indices), indices
+
+
+def _select_on_host(rows: Tensor, k: int, shift: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Select with ``torch.topk`` and repair what ties may have spoilt, where there are any.
+
+    ``torch.topk`` ranks NaN first, so one look at the result tells whether there are any.
+    """
+    values, indices = torch.topk(rows, min(k + 1, rows.shape[1]))
+    if shift is not None:
+        values = values - shift
+    if bool(values.isnan().any()):
+        return _select_on_host(comparable(rows if shift is None else rows - shift), k, None)
+    if not bool((values[:, 1:] == values[:, :-1]).any()):
+        return values[:, :k], indices[:, :k]
+    chosen = indices[:, :k].clone()
+    if values.shape[1] > k:
+        for row in torch.nonzero(values[:, k - 1] == values[:, k])[:, 0].tolist():
+            last = values[row, k - 1]
+            above = int((values[row, :k] > last).sum())
+            entries = rows[row] if shift is None else rows[row] - shift[row]
+            chosen[row, above:] = torch.nonzero(entries == last)[: k - above, 0]
+    return _ordered(values[:, :k], chosen)
+
+
+def _ordered(values: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
+    """Order entries by falling value, then by rising index. ``values`` fall already; equal ones may swap indices."""
+    # Indices are below 2**32 and equal values have equal ranks, so one integer sort orders by (rank, index).
+    rank = torch.zeros_like(indices)
+    rank[:, 1:] = (values[:, 1:] != values[:, :-1]).cumsum(1)
+    return values, ((rank << _INDEX_BITS) | indices).sort(dim=-1).values & _INDEX_MASK

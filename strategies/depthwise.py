@@ -1,0 +1,236 @@
+"""The depth-wise builder (DARTree): one batched scorer call and one top-k a depth, all on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from attrs import Attribute, define, evolve, field, frozen
+from torch import Tensor
+
+from specforge.errors import ConfigError
+from specforge.interfaces import Draft, Drafter, Round, Scorer, TreeBuilder, Verdict
+from specforge.ordering import exact_topk
+from specforge.registry import register
+from specforge.strategies.budget import BudgetPolicy, CalibrationOption, CostModelOption
+from specforge.strategies.expansion import Calibrate, no_candidates, search_edges
+from specforge.strategies.host import to_host
+from specforge.strategies.options import at_most, number, one_of, whole
+from specforge.tree import DraftTree
+
+if TYPE_CHECKING:
+    from specforge.target import Target
+
+PRUNED = "pruned"
+FIXED = "fixed"
+
+Array = npt.NDArray[Any]
+
+Widths = Callable[[int, int], int]
+"""Maps a depth (of the parents) and the number of nodes kept above to how many to keep there."""
+
+
+@frozen(eq=False)
+class Supertree:
+    """All nodes that were kept, without the root: by depth, and within a depth in the total order.
+
+    Shapes follow from the widths alone: where there were fewer candidates than places, the places left over have score
+    ``-inf`` and mean nothing.
+
+    Attributes:
+        tokens: ``[S]`` int64.
+        parents: ``[S]`` int64, indices into this tree; -1 below the root.
+        scores: ``[S]`` float32 path scores.
+        edges: ``[S]`` float32, each node's log-probability given its parent as the scorer gave it.
+        sizes: the number of places at each depth, from depth 1 on.
+    """
+
+    tokens: Tensor
+    parents: Tensor
+    scores: Tensor
+    edges: Tensor
+    sizes: tuple[int, ...]
+
+
+def grow(
+    draft: Draft, scorer: Scorer, round: Round, limit: int, widths: Widths, calibrate: Calibrate
+) -> Supertree | None:
+    """Grow the supertree depth by depth; tensors in and out, with shapes that do not depend on their values.
+
+    Nothing waits for a device. On the host, where looking costs nothing, growth ends at the first depth without
+    candidates.
+
+    Args:
+        draft: the round's draft.
+        scorer: scores the candidates of all kept nodes of a depth in one call.
+        round: the round.
+        limit: how deep to grow, at least 1.
+        widths: how many nodes to keep at each depth.
+        calibrate: maps a depth's log-probabilities to those that are summed.
+
+    Returns:
+        The supertree, or ``None`` where the root has no candidates.
+    """
+    state = scorer.begin(draft, round)
+    scores = torch.zeros(1, device=round.history.device)
+    first, kept = -1, 0
+    levels: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+    for depth in range(limit):
+        candidates = scorer.expand(draft, depth, state)
+        edges, raw = search_edges(candidates, depth, calibrate)
+        width = widths(depth, kept)
+        if width == 0 or no_candidates(edges):
+            break
+        # Row-major order is the order of ties: first by parent, then by rank in the parent's row.
+        scores, chosen = exact_topk((scores[:, None] + edges).flatten(), width)
+        rows, tokens = chosen // edges.shape[1], candidates.tokens.flatten()[chosen]
+        levels.append((tokens, rows + first, scores, raw.flatten()[chosen]))
+        first, kept = kept, kept + len(chosen)
+        if depth + 1 < limit:
+            state = scorer.advance(draft, depth, state, *_advanceable(rows, tokens, scores))
+    if not levels:
+        return None
+    tokens, parents, scores, edges = (torch.cat(column) for column in zip(*levels, strict=True))
+    return Supertree(tokens, parents, scores, edges, tuple(len(level[0]) for level in levels))
+
+
+def _advanceable(rows: Tensor, tokens: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Put the best node in the places that no candidate took: a scorer need not know how to follow anything else."""
+    real = scores > float("-inf")
+    if real.device.type == "cpu" and bool(real[-1]):
+        return rows, tokens
+    return torch.where(real, rows, rows[0]), torch.where(real, tokens, tokens[0])
+
+
+def prune(tree: Supertree, budget: int, beta: float) -> Tensor:
+    """Return the ``min(budget, S)`` best nodes by ``score + beta * depth``, best first, as indices into ``tree``.
+
+    Of equal nodes the shallower come first, and at one depth those that come first in the total order. With ``beta``
+    at most 0 every parent comes before its children, in float32 too: both terms only fall along a path, and rounding
+    keeps that.
+    """
+    keys = tree.scores
+    if beta != 0.0:
+        levels = tree.scores.split(tree.sizes)
+        keys = torch.cat([level + beta * depth for depth, level in enumerate(levels, start=1)])
+    # Entries lie by depth and in the total order within a depth, so smaller indices are the ones to prefer.
+    return exact_topk(keys, budget)[1]
+
+
+@register.builder("depthwise")
+@define(eq=False)
+class DepthWise(TreeBuilder):
+    """Keeps the best nodes of each depth, and of those, when pruned, the best of all.
+
+    ``"pruned"`` grows a supertree ``width`` nodes wide and verifies its ``budget`` best nodes by
+    ``score + beta * depth``: the nodes that best-first search with this key would take within the supertree. With
+    ``width`` at least ``budget`` that is no restriction, and for ``beta`` 0 it is the heap's tree. ``"fixed"`` spreads
+    the budget evenly over the depths and verifies all it kept; what a depth has no candidates for goes to deeper ones.
+
+    Attributes:
+        budget: the most draft nodes.
+        mode: ``"pruned"`` or ``"fixed"``.
+        width: nodes kept at each depth, in mode ``"pruned"``.
+        beta: what a node's key gains a depth, at most 0: below 0 prefers shallow nodes.
+        cost_model: as for the heap, in mode ``"pruned"``.
+        calibration: as for the heap.
+
+    Raises:
+        ConfigError: naming the option, its value and what it must be.
+    """
+
+    budget: int = field(validator=whole(1))
+    mode: str = field(default=PRUNED, validator=one_of(PRUNED, FIXED))
+    width: int = field(default=12, validator=whole(1))
+    beta: float = field(default=0.0)
+    cost_model: CostModelOption = None
+    calibration: CalibrationOption = None
+    policy: BudgetPolicy = field(init=False, repr=False)
+
+    @beta.validator
+    def _check_beta(self, attribute: Attribute[float], value: float) -> None:
+        if number(value, "beta") > 0.0:
+            raise ConfigError(f"beta is {value!r}; it must be at most 0, else children could be kept without parents")
+
+    def __attrs_post_init__(self) -> None:
+        if self.mode == FIXED and self.beta != 0.0:
+            raise ConfigError(f"beta is {self.beta!r}; mode 'fixed' prunes nothing, it must be 0 there")
+        if self.mode == FIXED and self.cost_model is not None:
+            raise ConfigError("cost_model is given; mode 'fixed' spends its whole budget, use mode 'pruned'")
+        self.policy = BudgetPolicy.of(self.budget, self.cost_model, self.calibration)
+
+    def bind(self, target: Target, drafter: Drafter) -> None:
+        """Check or measure the cost model for these parts."""
+        self.policy.bind(target, drafter)
+
+    @torch.no_grad()
+    def build(self, draft: Draft, scorer: Scorer, round: Round) -> DraftTree:
+        """Return the tree of the kept nodes, numbered by depth, best first within a depth."""
+        limit = min(draft.depth, round.max_depth)
+        if limit < 1:
+            return DraftTree.root_only(round.root)
+        build = self._build_pruned if self.mode == PRUNED else self._build_fixed
+        return build(draft, scorer, round, limit)
+
+    def observe(self, tree: DraftTree, verdict: Verdict) -> None:
+        """Let the calibration learn from a verified round."""
+        self.policy.observe(tree, verdict)
+
+    def _build_pruned(self, draft: Draft, scorer: Scorer, round: Round, limit: int) -> DraftTree:
+        fewest = at_most(self.width, self.budget, round.max_children)
+        tree = grow(
+            draft,
+            scorer,
+            evolve(round, max_children=fewest),
+            limit,
+            lambda depth, kept: self.width,
+            self.policy.calibrate,
+        )
+        if tree is None:
+            return DraftTree.root_only(round.root)
+        best = prune(tree, self.budget, self.beta)
+        *columns, order = to_host([tree.tokens, tree.parents, tree.scores, tree.edges, best])
+        scores = columns[2][order]
+        scores = scores[scores > -np.inf]
+        size = self.policy.best_size(scores, round.root_position)
+        return self._tree(round.root, columns, np.sort(order[:size]))
+
+    def _build_fixed(self, draft: Draft, scorer: Scorer, round: Round, limit: int) -> DraftTree:
+        """Grow with an even share a depth; once more where a depth turns out to have too few candidates for it.
+
+        Shares depend on how many nodes the depths above could fill, which a device only tells after the copy.
+        """
+        round = evolve(round, max_children=at_most(self.budget, round.max_children))
+        filled: dict[int, int] = {}
+
+        def share(depth: int, kept: int) -> int:
+            even = -(-(self.budget - kept) // (limit - depth))
+            return min(even, filled.get(depth, even))
+
+        while True:
+            tree = grow(draft, scorer, round, limit, share, self.policy.calibrate)
+            if tree is None:
+                return DraftTree.root_only(round.root)
+            columns = to_host([tree.tokens, tree.parents, tree.scores, tree.edges])
+            real = columns[2] > -np.inf
+            counts = [int(level.sum()) for level in np.split(real, np.cumsum(tree.sizes)[:-1])]
+            short = [depth for depth, count in enumerate(counts) if count < tree.sizes[depth]]
+            if not short or counts[short[0]] == 0 or short[0] == limit - 1:
+                return self._tree(round.root, columns, np.flatnonzero(real))
+            filled[short[0]] = counts[short[0]]
+
+    def _tree(self, root: int, columns: list[Array], chosen: Array) -> DraftTree:
+        """Make the tree of the entries ``chosen``, which rise and include every entry's parent."""
+        tokens, parents, scores, edges = columns
+        # Index -1, the root's as a parent, is the last entry, which stays 0.
+        number_of = np.zeros(len(tokens) + 1, dtype=np.int64)
+        number_of[chosen] = np.arange(1, len(chosen) + 1)
+        return DraftTree(
+            np.concatenate([[root], tokens[chosen]]),
+            np.concatenate([[-1], number_of[parents[chosen]]]),
+            log_probs=np.concatenate([[0.0], scores[chosen]]),
+            edge_log_probs=None if self.policy.calibration is None else np.concatenate([[0.0], edges[chosen]]),
+        )
