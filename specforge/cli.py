@@ -74,7 +74,7 @@ def list_parts(as_json: AsJson = False) -> None:
     if as_json:
         _print_json({"presets": presets, **parts, "plugins": list(registry.plugins()), "broken_plugins": broken})
         return
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)
     _print_group(console, "presets", {name: f"{p['summary']} ({p['source']})" for name, p in presets.items()})
     for kind, entries in parts.items():
         _print_group(console, kind, {name: str(entry["summary"]) for name, entry in entries.items()})
@@ -207,7 +207,8 @@ def _compare_with_progress(
     pipelines: dict[str, Pipeline], items: Sequence[PromptItem], options: dict[str, Any], repeats: int, quiet: bool
 ) -> Comparison:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=quiet, transient=True) as progress:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True) as progress:
         task = progress.add_task("comparing", total=generations(items, len(pipelines), repeats))
         return compare(pipelines, items, options, repeats=repeats, progress=lambda _name: progress.advance(task))
 
