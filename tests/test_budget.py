@@ -15,13 +15,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from table_scorers import Case, cases, fixed_cases
 
 from specforge.cost_model import CostModel
 from specforge.errors import ConfigError, IncompatiblePartsError
 from specforge.interfaces import Verdict
 from specforge.strategies import budget as budget_module
 from specforge.strategies.budget import BudgetPolicy
-from specforge.strategies.calibration import Calibration
+from specforge.strategies.calibration import Calibration, Counts
+from specforge.strategies.heap import Heap
 from specforge.tree import DraftTree
 
 GOLDEN = json.loads((Path(__file__).parent / "data/qwen3-tiny-a/golden.json").read_text())["cost_model"]
@@ -156,6 +158,51 @@ def test_both_forms_agree_where_the_last_bit_decides() -> None:
         caught += best_size_in_float32(policy, scores, 0) != expected
     assert len(stops) > 1
     assert caught > 0
+
+
+def crooked_calibration() -> Calibration:
+    """Return one that learned to trust depths differently: the first less, the second more than they promise."""
+    calibration = Calibration(depths=[Counts(), Counts()])
+    promised = np.exp(-0.25 * np.arange(12))
+    for depth, kept in enumerate((promised**2, promised**0.25)):
+        accepted = np.arange(200)[:, None] < 200 * kept
+        calibration.depths[depth].add(np.tile(promised, 200), accepted.ravel())
+    return calibration
+
+
+def tree_of(case: Case, calibration: Calibration | None, budget: int, cost_model: CostModel | None) -> DraftTree:
+    return Heap(budget, cost_model, calibration).build(case.draft(), case.scorer(), case.round())
+
+
+@settings(max_examples=150, deadline=None)
+@given(cases(), convex_models(), st.booleans())
+def test_cost_aware_heap_stops_where_theta_is_largest(case: Case, model: CostModel, calibrated: bool) -> None:
+    calibration = crooked_calibration() if calibrated else None
+    full = tree_of(case, calibration, 1000, None)
+    taken = tree_of(case, calibration, case.budget, model)
+    assert np.array_equal(taken.token_ids, full.token_ids[: len(taken)])
+    assert np.array_equal(taken.parents, full.parents[: len(taken)])
+    scores = full.log_probs[1:].tolist()
+    stop = taken.budget
+    check_stop_is_the_maximum(lambda *_: stop, model, scores, case.budget, case.round().root_position)
+
+
+def test_search_by_raw_scores_breaks_the_claim_for_calibrated_ones() -> None:
+    """With the raw key, calibrated probabilities come in no order, and theta may rise again after the stop."""
+    model = CostModel(0.0, (0,), (0, 1000), ((1.0, 60.0),))
+    calibration, broken = crooked_calibration(), 0
+    for case in fixed_cases(40):
+        raw = tree_of(case, None, 1000, None)
+        edges = raw.log_probs[1:] - raw.log_probs[raw.parents[1:]]
+        scores = np.zeros(len(raw))
+        for node in range(1, len(raw)):
+            edge = calibration.apply(int(raw.depths[node]) - 1, torch.tensor(float(edges[node - 1])))
+            scores[node] = scores[raw.parents[node]] + float(edge)
+        try:
+            check_stop_is_the_maximum(by_policy, model, scores[1:].tolist(), 1000, 2)
+        except AssertionError:
+            broken += 1
+    assert broken > 0
 
 
 def test_equal_theta_stops() -> None:
