@@ -175,7 +175,7 @@ class Backbone(nn.Module):
         """
         x = self.hidden_norm(self.fc(features))
         rotary = self.rotary(positions, x.dtype)
-        return [layer.self_attn.keys_values(x, rotary) for layer in self.layers]
+        return [attention.keys_values(x, rotary) for attention in self.modules() if isinstance(attention, Attention)]
 
     def forward(self, noise: Tensor, positions: Tensor, context: Context, sights: Sequence[Sight]) -> Tensor:
         """Return the hidden states after the final norm, ``[B, S, H]``.

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from attrs import define, field, frozen
-from specforge.drafters.backbone import block_sights
-from specforge.drafters.cache import ContextCache
-from specforge.drafters.model import DraftModel, load_model
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from specforge.checkpoints import Checkpoint, DrafterConfig, open_checkpoint, target_ids
+from specforge.drafters.backbone import block_sights
+from specforge.drafters.cache import ContextCache
+from specforge.drafters.model import DraftModel, load_model
 from specforge.errors import CheckpointError, ConfigError, IncompatiblePartsError
 from specforge.interfaces import BASE_LOGITS, HIDDEN, Capabilities, CorrectionHead, Draft, Drafter, DraftSession, Round
 
@@ -72,9 +72,8 @@ class BlockDrafter(Drafter):
         least = 1 if self.opened.config.anchor_predicts else 2
         size = trained if self.block_size is None else self.block_size
         if isinstance(size, bool) or not isinstance(size, int) or not least <= size <= trained:
-            raise ConfigError(
-                f"block_size is {size!r}; it must be in [{least}, {trained}], as {self.checkpoint} was trained with {trained}"
-            )
+            allowed = f"in [{least}, {trained}]: {self.checkpoint} was trained with {trained}"
+            raise ConfigError(f"block_size is {size!r}; it must be {allowed}")
 
     def check_kind(self, checkpoint: Checkpoint) -> None:
         """Refuse a checkpoint of another kind.
@@ -107,11 +106,20 @@ class BlockDrafter(Drafter):
             config, size, model, target.embedding, _base_logits(config, model, target.lm_head), correction
         )
 
-    def start(self, prompt_ids: Tensor, features: Tensor | None) -> BlockSession:
-        """Begin one generation after a prompt whose features are ``features`` ``[1, P, len(taps) * H]``."""
+    @property
+    def bound(self) -> BoundDrafter:
+        """The weights next to the target's.
+
+        Raises:
+            RuntimeError: before ``bind``.
+        """
         if self._bound is None:
             raise RuntimeError("the drafter is not bound to a target; call bind first")
-        session = BlockSession(self, self._bound)
+        return self._bound
+
+    def start(self, prompt_ids: Tensor, features: Tensor | None) -> BlockSession:
+        """Begin one generation after a prompt whose features are ``features`` ``[1, P, len(taps) * H]``."""
+        session = BlockSession(self, self.bound)
         session.commit(prompt_ids, features)
         return session
 
@@ -199,7 +207,7 @@ def check_fits(checkpoint: Checkpoint, target: Target) -> None:
 def _base_logits(config: DrafterConfig, model: DraftModel, lm_head: nn.Module) -> Callable[[Tensor], Tensor]:
     head: Callable[[Tensor], Tensor] = lm_head
     if config.draft_vocab_size is not None:
-        head = _DraftVocabularyHead(lm_head, target_ids(model.d2t), config.vocab_size)
+        head = _DraftVocabularyHead(lm_head, target_ids(model.get_buffer("d2t")), config.vocab_size)
     multiplier, cap = config.output_multiplier, config.final_logit_softcapping
 
     def base_logits(hidden: Tensor) -> Tensor:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from specforge.drafters.backbone import KeysValues
 from torch import Tensor
 
 from specforge.checkpoints import DrafterConfig
+from specforge.drafters.backbone import KeysValues
 
 LEAST_CAPACITY = 256
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from attrs import define, field
-from specforge.drafters.block import BlockDrafter
 
 from specforge.checkpoints import Checkpoint
+from specforge.drafters.block import BlockDrafter
 from specforge.errors import CheckpointError
 from specforge.registry import register
 

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from attrs import define
-from specforge.drafters.block import BlockDrafter
-from specforge.drafters.model import DraftModel
 from torch import Tensor
 
+from specforge.checkpoints import DominoHeadConfig
 from specforge.correction.domino import DominoCorrection
+from specforge.drafters.block import BlockDrafter
+from specforge.drafters.model import DraftModel
 from specforge.interfaces import BASE_LOGITS, CORRECTION_HEAD, HIDDEN, Capabilities
 from specforge.registry import register
 
@@ -27,11 +28,12 @@ class DominoDrafter(BlockDrafter):
     def make_correction(self, model: DraftModel, embed: Callable[[Tensor], Tensor]) -> DominoCorrection:
         """Return the GRU head over the target's embeddings."""
         head = model.config.head
+        assert isinstance(head, DominoHeadConfig)
         return DominoCorrection(
             embed,
-            model.prefix_gru.weight_ih_l0,
-            model.prefix_gru.weight_hh_l0,
-            model.embed_proj[0].weight,
-            model.embed_proj[2].weight,
-            head.first_corrected,
+            input_weight=model.get_parameter("prefix_gru.weight_ih_l0"),
+            state_weight=model.get_parameter("prefix_gru.weight_hh_l0"),
+            down=model.get_parameter("embed_proj.0.weight"),
+            up=model.get_parameter("embed_proj.2.weight"),
+            first_corrected=head.first_corrected,
         )

@@ -8,12 +8,12 @@ from typing import ClassVar
 import attrs
 import torch
 from attrs import define, field
-from specforge.drafters.block import BlockDrafter
-from specforge.drafters.model import DraftModel
 from torch import Tensor
 
 from specforge.checkpoints import MarkovHeadConfig, target_ids
 from specforge.correction.markov import Affine, GatedMarkovCorrection, MarkovCorrection, RecurrentMarkovCorrection
+from specforge.drafters.block import BlockDrafter
+from specforge.drafters.model import DraftModel
 from specforge.errors import ConfigError
 from specforge.interfaces import CORRECTION_HEAD, Capabilities, CorrectionHead, Draft
 from specforge.registry import register
@@ -70,35 +70,40 @@ class DSparkDrafter(BlockDrafter):
         """Add the confidences and cut the draft where they fall under the threshold."""
         if self.confidence_threshold is None:
             return draft
-        confidence = chain_confidence(self._bound.model, draft, root)
+        confidence = chain_confidence(self.bound.model, draft, root)
         low = (confidence < self.confidence_threshold).nonzero()
         depth = int(low[0]) if len(low) else draft.depth
+        hidden, base_logits = given(draft)
         return attrs.evolve(
-            draft,
-            depth=depth,
-            hidden=draft.hidden[:depth],
-            base_logits=draft.base_logits[:depth],
-            confidence=confidence[:depth],
+            draft, depth=depth, hidden=hidden[:depth], base_logits=base_logits[:depth], confidence=confidence[:depth]
         )
 
 
 def chain_confidence(model: DraftModel, draft: Draft, root: Tensor) -> Tensor:
-    """Return ``[D]`` float32, the confidence head along the greedy corrected chain."""
-    inputs = draft.hidden
-    if model.config.confidence.with_markov:
-        previous = _previous_tokens(draft, root)
+    """Return ``[D]`` float32, the confidence head along the greedy corrected chain behind ``root`` ``[1]``."""
+    inputs, _ = given(draft)
+    config = model.config.confidence
+    if config is not None and config.with_markov and draft.correction is not None:
+        previous = _previous_tokens(draft, draft.correction, root)
         inputs = torch.cat([inputs, model.markov_head.markov_w1(previous)], dim=-1)
     return torch.sigmoid(model.confidence_head.proj(inputs)[:, 0].float())
 
 
-def _previous_tokens(draft: Draft, root: Tensor) -> Tensor:
-    head: CorrectionHead = draft.correction
+def _previous_tokens(draft: Draft, head: CorrectionHead, root: Tensor) -> Tensor:
+    _, base_logits = given(draft)
     tokens, state, row = [root], head.begin(draft, root), root.new_zeros(1)
     for depth in range(draft.depth - 1):
-        logits = draft.base_logits[depth] + head.correct(draft, depth, state, None)[0]
+        logits = base_logits[depth] + head.correct(draft, depth, state, None)[0]
         tokens.append(logits.argmax()[None])
         state = head.advance(draft, depth, state, row, tokens[-1])
     return torch.cat(tokens)
+
+
+def given(draft: Draft) -> tuple[Tensor, Tensor]:
+    """Return a block draft's hidden states and base logits, which it always has."""
+    assert draft.hidden is not None
+    assert draft.base_logits is not None
+    return draft.hidden, draft.base_logits
 
 
 def _full_rows(model: DraftModel) -> Tensor:
@@ -106,5 +111,5 @@ def _full_rows(model: DraftModel) -> Tensor:
     if model.config.draft_vocab_size is None:
         return up
     full = up.new_zeros(model.config.vocab_size, up.shape[1])
-    full[target_ids(model.d2t)] = up
+    full[target_ids(model.get_buffer("d2t"))] = up
     return full

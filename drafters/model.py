@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-from specforge.drafters.backbone import Backbone
 from torch import nn
 
 from specforge.checkpoints import Checkpoint, DominoHeadConfig, DrafterConfig, MarkovHeadConfig
+from specforge.drafters.backbone import Backbone
 
 
 class MarkovHead(nn.Module):

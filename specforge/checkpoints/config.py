@@ -122,5 +122,6 @@ class DrafterConfig:
     @property
     def confidence_inputs(self) -> int:
         """Width of what the confidence head reads: the hidden state and, where it asks for it, a Markov code."""
-        coded = self.confidence is not None and self.confidence.with_markov and isinstance(self.head, MarkovHeadConfig)
-        return self.hidden_size + (self.head.rank if coded else 0)
+        if self.confidence is not None and self.confidence.with_markov and isinstance(self.head, MarkovHeadConfig):
+            return self.hidden_size + self.head.rank
+        return self.hidden_size

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -130,8 +131,12 @@ def read_tensors(tensors: Mapping[str, StoredTensor]) -> dict[str, Tensor]:
     values: dict[str, Tensor] = {}
     for file in sorted({t.file for t in tensors.values()}):
         wanted = {name: t.name for name, t in tensors.items() if t.file == file}
-        values.update(_with_safetensors(file, lambda f, w=wanted: {n: f.get_tensor(stored) for n, stored in w.items()}))
+        values.update(_with_safetensors(file, partial(_get_tensors, wanted)))
     return values
+
+
+def _get_tensors(wanted: Mapping[str, str], opened: Any) -> dict[str, Tensor]:
+    return {name: opened.get_tensor(stored) for name, stored in wanted.items()}
 
 
 def _with_safetensors(file: Path, read: Callable[[Any], Any]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from attrs import frozen
@@ -59,14 +60,14 @@ class DominoCorrection(CorrectionHead):
         return DominoState(self._step(zero, root), F.linear(draft.hidden, self.down[:, :hidden_size]))
 
     @torch.no_grad()
-    def correct(self, draft: Draft, depth: int, state: DominoState, candidates: Tensor | None) -> Tensor:
+    def correct(self, draft: Draft, depth: int, state: Any, candidates: Tensor | None) -> Tensor:
         """Return ``[n, M]`` float32 to add to the base logits of ``candidates`` (``[M]``; ``None``: all ``V``)."""
         recurrent_part = self.down[:, -self.state_weight.shape[1] :]
         inner = F.silu(F.linear(state.recurrent, recurrent_part) + state.projected[depth])
         return F.linear(inner, self.up if candidates is None else self.up[candidates]).float()
 
     @torch.no_grad()
-    def advance(self, draft: Draft, depth: int, state: DominoState, parent_rows: Tensor, tokens: Tensor) -> DominoState:
+    def advance(self, draft: Draft, depth: int, state: Any, parent_rows: Tensor, tokens: Tensor) -> DominoState:
         """Return the states after ``tokens`` ``[m]``, each following the path ``parent_rows`` ``[m]``."""
         parents = state.recurrent.index_select(0, parent_rows)
         return DominoState(self._step(parents, tokens), state.projected)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from attrs import frozen
 from torch import Tensor
@@ -57,13 +59,13 @@ class MarkovCorrection(CorrectionHead):
         return MarkovState(self.codes[root], None, None)
 
     @torch.no_grad()
-    def correct(self, draft: Draft, depth: int, state: MarkovState, candidates: Tensor | None) -> Tensor:
+    def correct(self, draft: Draft, depth: int, state: Any, candidates: Tensor | None) -> Tensor:
         """Return ``[n, M]`` float32 to add to the base logits of ``candidates`` (``[M]``; ``None``: all ``V``)."""
         up = self.up if candidates is None else self.up[candidates]
         return F.linear(self._inner(depth, state), up).float()
 
     @torch.no_grad()
-    def advance(self, draft: Draft, depth: int, state: MarkovState, parent_rows: Tensor, tokens: Tensor) -> MarkovState:
+    def advance(self, draft: Draft, depth: int, state: Any, parent_rows: Tensor, tokens: Tensor) -> MarkovState:
         """Return the states after ``tokens`` ``[m]``, each following the path ``parent_rows`` ``[m]``."""
         recurrent = self._next_recurrent(depth, state, parent_rows)
         return MarkovState(self.codes[tokens], recurrent, state.projected)
