@@ -140,15 +140,14 @@ def _hidden_size(reader: ConfigReader) -> int:
 def _layers(reader: ConfigReader) -> tuple[tuple[str, ...], int | None]:
     count = reader.whole("num_hidden_layers")
     sliding = reader.flag("use_sliding_window", default=None)
-    found = reader.find("layer_types")
-    if sliding is False or (found is None and not sliding):
-        return (FULL,) * count, None
-    if found is None:
+    if sliding and reader.find("layer_types") is None:
         raise reader.refuse("use_sliding_window is true but layer_types is missing; it must say which layers slide")
-    key, types = found
+    key, types = reader.value("layer_types", default=[FULL] * count)
     if not isinstance(types, list) or len(types) != count or not set(types) <= {FULL, SLIDING}:
         raise reader.refuse(f"{key} is {types!r}; it must be {count} (num_hidden_layers) of {FULL} or {SLIDING}")
-    return tuple(types), reader.whole("sliding_window") if SLIDING in types else None
+    if sliding is False or SLIDING not in types:
+        return (FULL,) * count, None
+    return tuple(types), reader.whole("sliding_window")
 
 
 def _is_causal(reader: ConfigReader) -> bool | None:
