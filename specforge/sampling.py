@@ -112,7 +112,10 @@ def processed_logits(logits: Tensor, path_ids: Tensor, sampling: SamplingParams)
         ``[V]`` float32.
     """
     scores = logits.to(dtype=torch.float32, copy=True)[None]
-    return logits_processors(sampling)(path_ids[None], scores)[0]
+    # Calling the list itself would inspect every processor's signature, which costs more than most of them.
+    for processor in logits_processors(sampling):
+        scores = processor(path_ids[None], scores)
+    return scores[0]
 
 
 def processed_distribution(logits: Tensor, path_ids: Tensor, sampling: SamplingParams) -> Tensor:
@@ -157,11 +160,20 @@ def draw(probabilities: Tensor, uniform: float) -> int:
     Raises:
         ValueError: when there is no mass to draw from, or it is not a number.
     """
+    token = int(draw_rows(probabilities[None], uniform))
+    if token == probabilities.shape[0]:
+        raise ValueError(f"there is no mass to draw from: the total is {float(probabilities.double().sum())}")
+    return token
+
+
+def draw_rows(probabilities: Tensor, uniform: float) -> Tensor:
+    """Draw from each row of ``[n, V]`` as ``draw`` does, all with one uniform.
+
+    Returns:
+        ``[n]`` int64; ``V`` for a row without mass.
+    """
     cumulative = torch.cumsum(probabilities.double(), dim=-1)
-    token = int(torch.searchsorted(cumulative, uniform * cumulative[-1], right=True))
-    if token < cumulative.shape[0]:
-        return token
-    # The mark was rounded up to the total, or there is no total to speak of.
-    if not 0.0 < float(cumulative[-1]) < float("inf"):
-        raise ValueError(f"cannot draw from a total mass of {float(cumulative[-1])}")
-    return int(probabilities.nonzero()[-1])
+    total = cumulative[:, -1:]
+    # Below the total even after rounding, so that the mark is always passed, and by an entry that has mass.
+    marks = torch.minimum(uniform * total, torch.nextafter(total, torch.zeros_like(total)))
+    return torch.searchsorted(cumulative, marks, right=True)[:, 0]

@@ -9,8 +9,8 @@ import torch
 from attrs import define, field
 from torch import Tensor
 
-from specforge.interfaces import Candidates, Draft, Round, Scorer, State
-from specforge.sampling import KeyedUniforms, draw
+from specforge.interfaces import Candidates, Draft, Round, Scorer
+from specforge.sampling import draw_rows
 from specforge.tree import DraftTree, Proposal
 
 
@@ -31,89 +31,23 @@ def draw_tree(draft: Draft, scorer: Scorer, round: Round, branching: Sequence[in
         branching: children a node, by depth.
         temperature: of the draft distribution, above 0.
     """
-    growing = _Growing.from_root(round.root)
-    level, state = [0], None
+    growing = _Growing([round.root], [-1], [np.float32(0)], [-1])
+    level, rows, state = [0], [0], None
     for depth, wanted in enumerate(branching[: min(draft.depth, round.max_depth)]):
-        state = scorer.begin(draft, round) if depth == 0 else _advance(growing, level, draft, scorer, depth - 1, state)
+        if state is None:
+            state = scorer.begin(draft, round)
+        else:
+            # One state row a node, or one for all of them where the path does not matter.
+            kept = slice(0, 1 if scorer.path_independent else None)
+            tokens = round.history.new_tensor([growing.token_ids[node] for node in level[kept]])
+            state = scorer.advance(draft, depth - 1, state, round.history.new_tensor(rows[kept]), tokens)
         candidates = scorer.expand(draft, depth, state)
-        level = growing.draw_level(level, candidates, wanted, temperature, round.draws, round.root_position + depth + 1)
+        q = draft_distribution(candidates, temperature)
+        uniforms = [round.draws(round.root_position + depth + 1, "draft", rank) for rank in range(wanted)]
+        level, rows = growing.add_level(level, candidates, q, draw_without_replacement(q, uniforms))
         if not level:
             break
     return growing.tree()
-
-
-def _advance(
-    growing: _Growing, level: list[int], draft: Draft, scorer: Scorer, depth: int, state: State | None
-) -> State:
-    """Return one state row a node of ``level``, or one in all where the path does not matter."""
-    assert state is not None
-    kept = level[:1] if scorer.path_independent else level
-    device = growing.tokens[-1].device
-    parent_rows = torch.tensor([growing.source_rows[node] for node in kept], device=device)
-    return scorer.advance(
-        draft, depth, state, parent_rows, torch.tensor([growing.token_ids[n] for n in kept], device=device)
-    )
-
-
-@define(eq=False)
-class _Growing:
-    """A tree in the making, node by node, and the rows its nodes were drawn from."""
-
-    token_ids: list[int]
-    parents: list[int]
-    log_probs: list[np.float32]
-    proposal_rows: list[int]
-    source_rows: list[int]
-    tokens: list[Tensor] = field(factory=list)
-    probabilities: list[Tensor] = field(factory=list)
-
-    @classmethod
-    def from_root(cls, root: int) -> _Growing:
-        return cls([root], [-1], [np.float32(0)], [-1], [0])
-
-    def draw_level(
-        self,
-        level: list[int],
-        candidates: Candidates,
-        wanted: int,
-        temperature: float,
-        draws: KeyedUniforms,
-        position: int,
-    ) -> list[int]:
-        """Draw the children of ``level``, whose rows ``candidates`` holds in order, and return them."""
-        q = draft_distribution(candidates, temperature)
-        first_row = sum(block.shape[0] for block in self.tokens)
-        self.tokens.append(candidates.tokens)
-        self.probabilities.append(q)
-        children: list[int] = []
-        for index, node in enumerate(level):
-            row = min(index, q.shape[0] - 1)
-            drawn = draw_without_replacement(q[row], wanted, draws, position)
-            if drawn:
-                self.proposal_rows[node] = first_row + row
-            for column in drawn:
-                children.append(len(self.token_ids))
-                self.token_ids.append(int(candidates.tokens[row, column]))
-                self.parents.append(node)
-                self.log_probs.append(
-                    self.log_probs[node] + min(np.float32(0), np.float32(candidates.log_probs[row, column]))
-                )
-                self.proposal_rows.append(-1)
-                self.source_rows.append(row)
-        return children
-
-    def tree(self) -> DraftTree:
-        """Return the tree with its proposal."""
-        proposal = (
-            Proposal(_stack(self.tokens), _stack(self.probabilities), self.proposal_rows) if self.tokens else None
-        )
-        return DraftTree(self.token_ids, self.parents, log_probs=self.log_probs, proposal=proposal)
-
-
-def _stack(blocks: Sequence[Tensor]) -> Tensor:
-    """Put blocks of rows on top of each other, padded on the right with zeros."""
-    width = max(block.shape[1] for block in blocks)
-    return torch.cat([torch.nn.functional.pad(block, (0, width - block.shape[1])) for block in blocks])
 
 
 def draft_distribution(candidates: Candidates, temperature: float) -> Tensor:
@@ -123,11 +57,67 @@ def draft_distribution(candidates: Candidates, temperature: float) -> Tensor:
     return torch.where(usable, torch.softmax(scores, dim=-1), 0.0)
 
 
-def draw_without_replacement(q: Tensor, count: int, draws: KeyedUniforms, position: int) -> list[int]:
-    """Draw ``count`` columns of ``q`` ``[K]`` in turn, each from what is left; fewer when the mass runs out."""
-    left = q.clone()
-    drawn: list[int] = []
-    for rank in range(min(count, int(torch.count_nonzero(q)))):
-        drawn.append(draw(left, draws(position, "draft", rank)))
-        left[drawn[-1]] = 0.0
-    return drawn
+def draw_without_replacement(q: Tensor, uniforms: Sequence[float]) -> Tensor:
+    """Draw columns of each row of ``q`` ``[n, K]`` in turn, each from what is left of the row.
+
+    Returns:
+        ``[n, m]`` int64, ``m`` at most ``len(uniforms)``; ``K`` once a row's mass has run out.
+    """
+    count = q.shape[1]
+    left = torch.nn.functional.pad(q, (0, 1))
+    drawn = [torch.empty(q.shape[0], 0, dtype=torch.int64, device=q.device)]
+    for uniform in uniforms[:count]:
+        drawn.append(draw_rows(left[:, :count], uniform)[:, None])
+        left.scatter_(1, drawn[-1], 0.0)
+    return torch.cat(drawn, dim=1)
+
+
+@define(eq=False)
+class _Growing:
+    """A tree in the making, and the rows that its nodes' children were drawn from."""
+
+    token_ids: list[int]
+    parents: list[int]
+    log_probs: list[np.float32]
+    proposal_rows: list[int]
+    blocks: list[tuple[Tensor, Tensor]] = field(factory=list)
+
+    def add_level(
+        self, level: list[int], candidates: Candidates, q: Tensor, drawn: Tensor
+    ) -> tuple[list[int], list[int]]:
+        """Add the children of ``level`` and return them with the row each was drawn from; one row may serve all."""
+        first_row = sum(tokens.shape[0] for tokens, _ in self.blocks)
+        self.blocks.append((candidates.tokens, q))
+        inside = drawn.clamp(max=max(0, q.shape[1] - 1))
+        tokens = candidates.tokens.gather(1, inside).tolist()
+        log_probs = candidates.log_probs.gather(1, inside).float().clamp(max=0.0).cpu().numpy()
+        counts = (drawn < q.shape[1]).sum(dim=1).tolist()
+        children: list[int] = []
+        rows: list[int] = []
+        for index, node in enumerate(level):
+            row = min(index, len(counts) - 1)
+            if counts[row]:
+                self.proposal_rows[node] = first_row + row
+            for rank in range(counts[row]):
+                children.append(len(self.token_ids))
+                rows.append(row)
+                self.token_ids.append(tokens[row][rank])
+                self.parents.append(node)
+                self.log_probs.append(self.log_probs[node] + log_probs[row, rank])
+                self.proposal_rows.append(-1)
+        return children, rows
+
+    def tree(self) -> DraftTree:
+        """Return the tree with its proposal."""
+        if len(self.token_ids) == 1:
+            return DraftTree.root_only(self.token_ids[0])
+        tokens, q = (_stack(blocks) for blocks in zip(*self.blocks, strict=True))
+        return DraftTree(
+            self.token_ids, self.parents, log_probs=self.log_probs, proposal=Proposal(tokens, q, self.proposal_rows)
+        )
+
+
+def _stack(blocks: Sequence[Tensor]) -> Tensor:
+    """Put blocks of rows on top of each other, padded on the right with zeros."""
+    width = max(block.shape[1] for block in blocks)
+    return torch.cat([torch.nn.functional.pad(block, (0, width - block.shape[1])) for block in blocks])
