@@ -71,6 +71,7 @@ class Rotary:
 
 
 def _frequencies(config: DrafterConfig) -> tuple[Tensor, float]:
+    # On the CPU even where modules are made on the meta device to be filled from a file: no file holds frequencies.
     if config.rope["rope_type"] == "default":
         exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float, device="cpu") / config.head_dim
         return 1.0 / config.rope["rope_theta"] ** exponents, 1.0
@@ -81,7 +82,8 @@ def _frequencies(config: DrafterConfig) -> tuple[Tensor, float]:
         max_position_embeddings=config.max_position_embeddings,
         rope_parameters=dict(config.rope),
     )
-    return ROPE_INIT_FUNCTIONS[config.rope["rope_type"]](hugging_face, torch.device("cpu"))
+    with torch.device("cpu"):
+        return ROPE_INIT_FUNCTIONS[config.rope["rope_type"]](hugging_face, torch.device("cpu"))
 
 
 def rotate(x: Tensor, rotary: KeysValues) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -336,6 +337,28 @@ def test_refusals(tmp_path: Path, case: str) -> None:
     assert str(tmp_path / "mutated") in message
     for part in named:
         assert part in message
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 70) | st.floats(allow_nan=True) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(sorted(FORMATS)), st.data())
+def test_no_config_value_ends_in_a_traceback(
+    tmp_path_factory: pytest.TempPathFactory, name: str, data: st.DataObject
+) -> None:
+    config, tensors = FORMATS[name]()
+    config = json.loads(json.dumps(config))
+    paths = [(k,) for k in config]
+    paths += [(k, inner) for k, v in config.items() if isinstance(v, dict) for inner in v]
+    put(*data.draw(st.sampled_from(sorted(paths))), value=data.draw(JSON_VALUES))(config, tensors)
+    folder = write(tmp_path_factory.mktemp("fuzz"), config, tensors)
+    with suppress(CheckpointError):
+        DraftModel(open_checkpoint(folder).config)
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,10 @@ def _read_header(file: Path) -> dict[str, StoredTensor]:
 
 def _check_index(folder: Path, found: Mapping[str, StoredTensor]) -> None:
     for index in sorted(folder.glob("*" + INDEX_SUFFIX)):
-        for name, file in read_json(index).get("weight_map", {}).items():
+        listed = read_json(index).get("weight_map")
+        if not isinstance(listed, dict):
+            raise CheckpointError(f"{index}: weight_map is {listed!r}; it must be an object")
+        for name, file in listed.items():
             if name not in found:
                 raise CheckpointError(
                     f"{index}: tensor {name} should be in {file}, but it is in none of the files here"

@@ -118,7 +118,7 @@ def _kind(reader: ConfigReader, tensors: Tensors, layout: str) -> str:
     key, projector = reader.value("projector_type", default=None)
     if layout == SPECULATORS and projector is None:
         key, projector = reader.value("speculators_model_type", default=None)
-    if projector not in PROJECTORS:
+    if not isinstance(projector, str | None) or projector not in PROJECTORS:
         raise reader.refuse(f"{key} is {projector!r}; supported: {', '.join(p for p in PROJECTORS if p)}")
     declared = PROJECTORS[projector]
     headless = declared == "dspark" and by_tensors == "dflash" and reader.whole("markov_rank", least=0, default=0) == 0
@@ -143,7 +143,7 @@ def _layers(reader: ConfigReader) -> tuple[tuple[str, ...], int | None]:
     if sliding and reader.find("layer_types") is None:
         raise reader.refuse("use_sliding_window is true but layer_types is missing; it must say which layers slide")
     key, types = reader.value("layer_types", default=[FULL] * count)
-    if not isinstance(types, list) or len(types) != count or not set(types) <= {FULL, SLIDING}:
+    if not isinstance(types, list) or len(types) != count or any(t not in (FULL, SLIDING) for t in types):
         raise reader.refuse(f"{key} is {types!r}; it must be {count} (num_hidden_layers) of {FULL} or {SLIDING}")
     if sliding is False or SLIDING not in types:
         return (FULL,) * count, None
@@ -242,6 +242,8 @@ def _check_sizes(config: DrafterConfig, reader: ConfigReader) -> None:
         raise reader.refuse(
             f"num_attention_heads is {config.num_heads}; num_key_value_heads ({config.num_kv_heads}) must divide it"
         )
+    if config.head_dim % 2:
+        raise reader.refuse(f"head_dim is {config.head_dim}; rotary embeddings need an even one")
     if config.draft_positions(config.block_size) < 1:
         raise reader.refuse(
             f"block_size is {config.block_size}; it leaves no draft position, since the root is one of it"

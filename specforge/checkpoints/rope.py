@@ -45,7 +45,10 @@ def _add(reader: ConfigReader, rope: dict[str, Any], part: str, value: Any, key:
 
 
 def _check(reader: ConfigReader, rope: dict[str, Any]) -> None:
-    if rope["rope_type"] not in NEEDS:
+    for part, value in rope.items():
+        if part != "rope_type" and not isinstance(value, int | float):
+            raise reader.refuse(f"{part} is {value!r}; it must be a number")
+    if not isinstance(rope["rope_type"], str) or rope["rope_type"] not in NEEDS:
         raise reader.refuse(f"rope_type is {rope['rope_type']!r}; supported: {', '.join(NEEDS)}")
     for part in NEEDS[rope["rope_type"]]:
         if part not in rope:
