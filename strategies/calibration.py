@@ -4,14 +4,16 @@ A drafter's edge probability ``p`` is a promise. Corrected path probabilities pr
 (DominoTree's negative result on adaptive budgets), and a cost-aware budget that believes them always hits its cap. Here
 the promise is compared with what happened, per draft position ``d`` and range of ``p``: every child of an accepted node
 is one observation, accepted or not. With ``m`` observations in a range, ``s`` the sum of their ``p``, ``a`` the number
-accepted, ``c`` the range's centre and ``k`` the prior's weight,
+accepted, ``c`` the range's centre and a prior worth ``k`` accepted drafts, that is ``k / c`` observations,
 
-    x = (s + k c) / (m + k)        y = (a + k c) / (m + k)
+    x = (s + k) / (m + k / c)        y = (a + k) / (m + k / c)
 
 is one knot of the calibration curve of ``d``: before anything is seen it lies on the diagonal, and the more is seen the
-closer it is to what was observed. The ``y`` are made non-decreasing by isotonic regression with weights ``m + k``; the
-curve is linear in ``(log x, log y)`` between knots and keeps the ratio ``y / x`` outside them, but never rises above
-probability 1. A draft position of which nothing was seen is left exactly as it is.
+closer it is to what was observed. (Counting the prior in accepted drafts rather than in observations keeps it in charge
+of rare edges until something of theirs was seen: none of 100 accepted says nothing against ``p = 0.001``.) The ``y``
+are made non-decreasing by isotonic regression with weights ``m + k / c``; the curve is linear in ``(log x, log y)``
+between knots and keeps the ratio ``y / x`` outside them, but never rises above probability 1. A draft position of which
+nothing was seen is left exactly as it is.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from specforge.tree import DraftTree
 Doubles = npt.NDArray[np.float64]
 
 ONLINE = "online"
-PRIOR = 16.0
+PRIOR = 2.0
 LOG_ODDS = 8
 """The ranges are one unit of log-odds wide, from -8 to 8 (p from 0.0003 to 0.9997), and one at each end."""
 
@@ -90,10 +92,10 @@ class Curve:
 
     @classmethod
     def of(cls, counts: Counts, prior: float) -> Curve:
-        """Draw the curve of what was seen; ``prior`` is the weight of the diagonal, in observations."""
-        weight = counts.seen + prior
-        x = (counts.promised + prior * range_centres()) / weight
-        y = (counts.accepted + prior * range_centres()) / weight
+        """Draw the curve of what was seen; ``prior`` is the weight of the diagonal, in accepted drafts."""
+        weight = counts.seen + prior / range_centres()
+        x = (counts.promised + prior) / weight
+        y = (counts.accepted + prior) / weight
         rising = isotonic_regression(y, weights=weight).x
         return cls(torch.from_numpy(np.log(x)), torch.from_numpy(np.log(np.minimum(rising, 1.0))))
 
@@ -123,7 +125,7 @@ class Calibration:
 
     Attributes:
         learning: whether ``observe`` counts.
-        prior: the weight of the raw probability in each range, in observations; above 0.
+        prior: the weight of the raw probability in each range, in accepted drafts; above 0.
         target: the target it was learned on, ``None`` until it is bound.
         depths: the counts of each draft position, as many as were seen.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from specforge.strategies import calibration as calibration_module
 from specforge.strategies.budget import BudgetPolicy
 from specforge.strategies.calibration import Calibration, Counts, Curve, range_centres, range_edges, raw_edges
 from specforge.tree import DraftTree
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
 log_probs = st.one_of(
     st.floats(-30, 0, width=32), st.floats(-0.0009765625, 0, width=32), st.sampled_from([0.0, -float("inf"), -100.0])
@@ -316,3 +319,24 @@ def test_curves_pass_through_their_knots() -> None:
     counts.add(np.array([0.3, 0.31, 0.9, 0.95]), np.array([False, True, False, True]))
     curve = Curve.of(counts, 2.0)
     torch.testing.assert_close(curve(curve.raw), curve.calibrated)
+
+
+def test_the_study_reports_reliability_budgets_and_speed(
+    tmp_path: Path, tiny_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = importlib.util.spec_from_file_location("calibration_study", BENCHMARKS / "calibration_study.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    costs = tmp_path / "cost.json"
+    costs.write_text(json.dumps(json.loads((tiny_folder / "golden.json").read_text())["cost_model"]))
+    given = ["--target", tiny_folder / "target", "--checkpoint", tiny_folder / "domino", "--dtype", "float32"]
+    given += ["--prompts", tiny_folder / "golden.json", "--limit", 2, "--sampled", 2, "--cost-model", costs]
+    given += ["--max-new-tokens", 12, "--repeats", 1, "--builder", "depthwise", "--device", "cpu"]
+    assert script.main([str(argument) for argument in given]) == 0
+    report = capsys.readouterr().out
+    for row in ("0.9 to 0.99", "raw", "calibrated", "adaptive, calibrated", "ar", "fixed 8", "fixed 64"):
+        assert f"| {row} |" in report
+    assert script.main(["--target", str(tmp_path), *map(str, given[2:])]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
