@@ -74,11 +74,12 @@ class DepthTableScorer(TableScorer):
 
 @frozen(eq=False)
 class RandomTable:
-    """Random rows, fixed by the seed and the whole path, of spread ``scale``; every call gives the same tensor."""
+    """Random logits (log-probabilities, if normalised) of spread ``scale``, fixed by the seed and the whole path."""
 
     vocab_size: int
     seed: int
     scale: float = 1.5
+    normalised: bool = False
     rows: dict[Path, Tensor] = field(factory=dict, init=False)
 
     def __call__(self, path: Sequence[int]) -> Tensor:
@@ -88,7 +89,8 @@ class RandomTable:
             for token in key:
                 code = (code * 1_000_003 + token + 1) % (2**61 - 1)
             generator = torch.Generator().manual_seed(code)
-            self.rows[key] = torch.randn(self.vocab_size, generator=generator) * self.scale
+            row = torch.randn(self.vocab_size, generator=generator) * self.scale
+            self.rows[key] = torch.log_softmax(row, -1) if self.normalised else row
         return self.rows[key]
 
 
