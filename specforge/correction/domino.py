@@ -30,7 +30,7 @@ class DominoState:
         return DominoState(self.recurrent.index_select(0, rows), self.projected)
 
 
-@frozen(eq=False)
+@frozen(eq=False, repr=False)
 class DominoCorrection(CorrectionHead):
     """``W2 · SiLU(W1 · [z_d ; s])`` with ``s`` a bias-free GRU over the root and the path's tokens.
 

@@ -41,7 +41,7 @@ class MarkovState:
         return MarkovState(self.code.index_select(0, rows), recurrent, self.projected)
 
 
-@frozen(eq=False)
+@frozen(eq=False, repr=False)
 class MarkovCorrection(CorrectionHead):
     """``W2 · W1[previous token]``: a low-rank table of which token follows which.
 
@@ -77,7 +77,7 @@ class MarkovCorrection(CorrectionHead):
         return None
 
 
-@frozen(eq=False)
+@frozen(eq=False, repr=False)
 class GatedMarkovCorrection(MarkovCorrection):
     """``W2 · (σ(Wg · [z_d ; c] + b) * c)`` with ``c = W1[previous token]``.
 
@@ -100,7 +100,7 @@ class GatedMarkovCorrection(MarkovCorrection):
         return torch.sigmoid(state.projected[depth] + from_code) * state.code
 
 
-@frozen(eq=False)
+@frozen(eq=False, repr=False)
 class RecurrentMarkovCorrection(MarkovCorrection):
     """The ``rnn`` variant: gate, new state and output come from one projection of ``[s ; W1[previous] ; z_d]``.
 
