@@ -55,14 +55,8 @@ class Rows(Protocol):
         """Return the candidates below the node at ``place``."""
         ...
 
-    def child(self, place: Place, rank: int, useful: int) -> Place:
-        """Return the place of the candidate that ranks ``rank`` below the node at ``place``.
-
-        Args:
-            place: of the parent.
-            rank: of the candidate in the parent's row.
-            useful: how many nodes, this one included, the search may still want to look below.
-        """
+    def child(self, place: Place, rank: int) -> Place:
+        """Return the place of the candidate that ranks ``rank`` below the node at ``place``."""
         ...
 
 
@@ -106,7 +100,7 @@ class DepthRows:
             self._rows[depth] = HostRow.of(*self._arrays[depth]) if depth < len(self._arrays) else HostRow([], [], [])
         return self._rows[depth]
 
-    def child(self, place: Place, rank: int, useful: int) -> Place:
+    def child(self, place: Place, rank: int) -> Place:
         """Return the next depth."""
         return (place[0] + 1, 0)
 
@@ -150,16 +144,31 @@ class PathRows:
     """The rows of a path-dependent scorer, a node at a time or a few ahead of need.
 
     When a node must be expanded, up to ``lookahead - 1`` others are expanded in the same call: the best unexpanded
-    candidates below the nodes that were expanded together with its parent. Some will be wanted soon; the others cost
-    a row in a batch. What is wanted does not depend on what is at hand, so the tree is the same for any ``lookahead``.
+    candidates below the nodes that were expanded together with its parent, as long as they are not below ``budget``
+    candidates that are known. Some will be wanted soon; the others cost a row in a batch. What is wanted does not
+    depend on what is at hand, so the tree is the same for any ``lookahead``.
     """
 
-    def __init__(self, draft: Draft, scorer: Scorer, round: Round, calibrate: Calibrate, lookahead: int) -> None:
+    def __init__(
+        self, draft: Draft, scorer: Scorer, round: Round, budget: int, calibrate: Calibrate, lookahead: int
+    ) -> None:
+        """Expand the root.
+
+        Args:
+            draft: the round's draft.
+            scorer: scores the candidates.
+            round: the round.
+            budget: the most nodes that will be taken.
+            calibrate: maps edge log-probabilities to those that the search goes by.
+            lookahead: the most nodes to expand in one call.
+        """
         self._draft = draft
         self._scorer = scorer
         self._calibrate = calibrate
         self._lookahead = lookahead
         self._batches: list[Batch] = []
+        self._budget = budget
+        self._best_known = np.empty(0, dtype=np.float32)
         self._add_batch(0, scorer.begin(draft, round), np.zeros(1, dtype=np.float32))
 
     def root(self) -> Place:
@@ -172,37 +181,41 @@ class PathRows:
         edges = batch.edges[row]
         return HostRow.of(batch.tokens[row], edges, edges if batch.raw is batch.edges else batch.raw[row])
 
-    def child(self, place: Place, rank: int, useful: int) -> Place:
+    def child(self, place: Place, rank: int) -> Place:
         """Return the candidate's place; expand it, and others with it, where that was not done yet."""
         batch = self._batches[place[0]]
         wanted = (place[1], rank)
         if wanted not in batch.children:
-            self._expand(batch, wanted, min(self._lookahead, useful))
+            self._expand(batch, wanted)
         return batch.children[wanted]
 
-    def _expand(self, batch: Batch, wanted: Place, count: int) -> None:
+    def _expand(self, batch: Batch, wanted: Place) -> None:
         batch.unexpanded[wanted] = np.inf
-        best = np.argsort(-batch.unexpanded, axis=None, kind="stable")[:count]
-        best = best[batch.unexpanded.flat[best] > -np.inf]
+        best = np.argsort(-batch.unexpanded, axis=None, kind="stable")[: self._lookahead]
+        totals = batch.unexpanded.flat[best]
+        out_of_reach = self._best_known.min() if len(self._best_known) == self._budget else -np.inf
+        best = best[(totals > -np.inf) & (totals >= out_of_reach)]
         rows, ranks = np.divmod(best, batch.unexpanded.shape[1])
         batch.unexpanded[rows, ranks] = -np.inf
-        device = self._device
         state = self._scorer.advance(
             self._draft,
             batch.depth,
             batch.state,
-            torch.from_numpy(rows).to(device),
-            torch.from_numpy(batch.tokens[rows, ranks]).to(device),
+            torch.from_numpy(rows).to(self._device),
+            torch.from_numpy(batch.tokens[rows, ranks]).to(self._device),
         )
-        index = len(self._batches)
-        self._add_batch(batch.depth + 1, state, batch.totals[rows, ranks])
         places = zip(rows.tolist(), ranks.tolist(), strict=True)
-        batch.children.update({place: (index, row) for row, place in enumerate(places)})
+        batch.children.update({place: (len(self._batches), row) for row, place in enumerate(places)})
+        self._add_batch(batch.depth + 1, state, batch.totals[rows, ranks])
 
     def _add_batch(self, depth: int, state: State, scores: Array) -> None:
         candidates = self._scorer.expand(self._draft, depth, state)
         edges, raw = search_edges(candidates, depth, self._calibrate)
         self._device = edges.device
         tokens, edge_rows, *others = to_host([candidates.tokens, edges] + ([] if edges is raw else [raw]))
-        raw_rows = others[0] if others else edge_rows
-        self._batches.append(Batch(depth, state, tokens, edge_rows, raw_rows, scores[:, None] + edge_rows))
+        with np.errstate(over="ignore"):
+            totals = scores[:, None] + edge_rows
+        known = np.append(self._best_known, totals)
+        first = max(0, len(known) - self._budget)
+        self._best_known = np.partition(known, first)[first:] if first else known
+        self._batches.append(Batch(depth, state, tokens, edge_rows, others[0] if others else edge_rows, totals))

@@ -53,7 +53,7 @@ class Heap(TreeBuilder):
     budget: int = field(validator=whole(1))
     cost_model: CostModelOption = None
     calibration: CalibrationOption = None
-    lookahead: int = field(default=8, validator=whole(1))
+    lookahead: int = field(default=16, validator=whole(1))
     policy: BudgetPolicy = field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
@@ -75,7 +75,7 @@ class Heap(TreeBuilder):
         if scorer.path_independent:
             rows = DepthRows(draft, scorer, round, limit, calibrate)
         else:
-            rows = PathRows(draft, scorer, round, calibrate, self.lookahead)
+            rows = PathRows(draft, scorer, round, self.budget, calibrate, self.lookahead)
         search = BestFirst(rows, round.root, limit, self.budget)
         return search.tree(self.policy.start(round.root_position), self.policy.calibration is not None)
 
@@ -141,7 +141,7 @@ class BestFirst:
         else:
             heapreplace(self._offers, sibling)
         if depth < self._limit and node < self._budget:
-            self._open(node, self._rows.child(self._places[parent], rank, self._budget - node))
+            self._open(node, self._rows.child(self._places[parent], rank))
 
     def _open(self, node: int, place: Place) -> None:
         """Look below a node."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import attrs
 import numpy as np
 import torch
@@ -13,7 +15,7 @@ from specforge.interfaces import Candidates, Draft, Round, Scorer
 from specforge.sampling import KeyedUniforms, SamplingParams
 
 Path = tuple[int, ...]
-Row = list[tuple[int, float]]
+Row = tuple[tuple[int, float], ...]
 
 
 @frozen
@@ -43,13 +45,7 @@ class Case:
 
     def row(self, path: Path) -> Row:
         """Return the candidates after ``path``, best first, ties by smaller token; those that are none come last."""
-        key = (len(path),) if self.shared else (len(path), *path)
-        rng = np.random.default_rng([self.seed, *key])
-        scores = self.top - self.step * rng.integers(0, self.levels, self.vocab)
-        gaps = rng.random(self.vocab) < self.gaps
-        holes = np.where(rng.random(self.vocab) < 0.5, -np.inf, np.nan)
-        order = sorted(range(self.vocab), key=lambda token: (gaps[token], -scores[token], token))
-        return [(token, float(holes[token] if gaps[token] else np.float32(scores[token]))) for token in order]
+        return _row(self, (len(path),) if self.shared else (len(path), *path))
 
     def draft(self) -> Draft:
         return Draft(self.depth)
@@ -59,6 +55,16 @@ class Case:
 
     def scorer(self) -> TableScorer:
         return (SharedTableScorer if self.shared else TableScorer)(self)
+
+
+@lru_cache(maxsize=20_000)
+def _row(case: Case, key: Path) -> Row:
+    rng = np.random.default_rng([case.seed, *key])
+    scores = case.top - case.step * rng.integers(0, case.levels, case.vocab)
+    gaps = rng.random(case.vocab) < case.gaps
+    holes = np.where(rng.random(case.vocab) < 0.5, -np.inf, np.nan)
+    order = sorted(range(case.vocab), key=lambda token: (gaps[token], -scores[token], token))
+    return tuple((token, float(holes[token] if gaps[token] else np.float32(scores[token]))) for token in order)
 
 
 @frozen(eq=False)
