@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import drafter_definition
 import pytest
 import torch
 from attrs import frozen
@@ -13,9 +14,7 @@ from checkpoint_factory import (
     BLOCK,
     HEADS,
     HIDDEN,
-    KV_HEADS,
     LAYERS,
-    MASK,
     TAPS,
     VOCABULARY,
     backbone_tensors,
@@ -29,8 +28,6 @@ from checkpoint_factory import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from transformers import Qwen3Config
-from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
 from specforge.drafters import backbone, block, cache
 from specforge.drafters.dflash import DFlashDrafter
@@ -50,9 +47,6 @@ class Case:
     config: dict[str, Any]
     tensors: dict[str, Tensor]
 
-    def own(self, key: str, default: Any) -> Any:
-        return self.config["dflash_config"].get(key, self.config.get(key, default))
-
 
 def make_case(folder: Path, top: dict[str, Any], own: dict[str, Any], seed: int = 0) -> Case:
     config, _ = zlab(**own)
@@ -61,65 +55,9 @@ def make_case(folder: Path, top: dict[str, Any], own: dict[str, Any], seed: int 
     return Case(write(folder, config, tensors), config, tensors)
 
 
-def norm(x: Tensor, weight: Tensor) -> Tensor:
-    return x / (x.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt() * weight
-
-
-def turn(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    half = x.shape[-1] // 2
-    return x * cosines + torch.cat([-x[..., half:], x[..., :half]], -1) * sines
-
-
-def sees(case: Case, layer: int, query: int, key: int, root: int) -> bool:
-    """Say from the words of the format whether position ``query`` of the block sees position ``key``."""
-    sliding = case.config["layer_types"][layer] == "sliding_attention" and case.config["use_sliding_window"]
-    causal = case.config.get("is_causal")
-    causal = sliding if causal is None else causal
-    if sliding and query - key >= case.config["sliding_window"]:
-        return False
-    if key < root:
-        return True
-    if causal:
-        return key <= query
-    return not sliding or key - query < case.config["sliding_window"]
-
-
 def definition(case: Case, target: Any, features: Tensor, root_token: int, size: int) -> tuple[Tensor, Tensor]:
-    """Return hidden states and logits of the draft positions, ``features`` ``[L, taps * H]`` being all there is."""
-    w = {name: tensor.double() for name, tensor in case.tensors.items()}
-    root = len(features)
-    context = norm(features.double() @ w["fc.weight"].T, w["hidden_norm.weight"])
-    tokens = torch.tensor([root_token] + [MASK] * (size - 1))
-    x = target.embedding.weight[tokens].double() * case.own("input_embedding_scale", 1.0)
-    hf = Qwen3Config(**{k: v for k, v in case.config.items() if k not in ("dflash_config", "architectures")})
-    cosines, sines = (t[0].double() for t in Qwen3RotaryEmbedding(hf)(x.float(), torch.arange(root + size)[None]))
-    for i in range(LAYERS):
-        x = x + attend(case, w, i, context, norm(x, w[f"layers.{i}.input_layernorm.weight"]), cosines, sines)
-        y = norm(x, w[f"layers.{i}.post_attention_layernorm.weight"])
-        gate, up, down = (w[f"layers.{i}.mlp.{n}_proj.weight"] for n in ("gate", "up", "down"))
-        x = x + (torch.nn.functional.silu(y @ gate.T) * (y @ up.T)) @ down.T
-    hidden = norm(x, w["norm.weight"])[0 if case.own("shift_label", False) else 1 :]
-    logits = hidden @ target.lm_head.weight.double().T * case.own("output_multiplier", 1.0)
-    cap = case.own("final_logit_softcapping", None)
-    return hidden, logits if cap is None else torch.tanh(logits / cap) * cap
-
-
-def attend(case: Case, w: dict[str, Tensor], i: int, context: Tensor, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    def project(name: str, rows: Tensor) -> Tensor:
-        bias = w.get(f"layers.{i}.self_attn.{name}.bias", torch.zeros(1))
-        return rows @ w[f"layers.{i}.self_attn.{name}.weight"].T + bias
-
-    root, size, everything = len(context), len(x), torch.cat([context, x])
-    q = norm(project("q_proj", x).view(size, HEADS, -1), w[f"layers.{i}.self_attn.q_norm.weight"])
-    k = norm(project("k_proj", everything).view(root + size, KV_HEADS, -1), w[f"layers.{i}.self_attn.k_norm.weight"])
-    v = project("v_proj", everything).view(root + size, KV_HEADS, -1)
-    seen = torch.tensor([[sees(case, i, root + row, key, root) for key in range(root + size)] for row in range(size)])
-    out = []
-    for head in range(HEADS):
-        group = head // (HEADS // KV_HEADS)
-        scores = turn(q[:, head], cos[root:], sin[root:]) @ turn(k[:, group], cos, sin).T / q.shape[-1] ** 0.5
-        out.append(torch.softmax(scores.masked_fill(~seen, float("-inf")), -1) @ v[:, group])
-    return project("o_proj", torch.cat(out, -1))
+    weights = target.embedding.weight, target.lm_head.weight
+    return drafter_definition.draft(case.config, case.tensors, *weights, features, root_token, size)
 
 
 def round_of(length: int, root_token: int) -> Round:

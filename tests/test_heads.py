@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import drafter_definition
 import pytest
 import torch
 from checkpoint_factory import (
@@ -13,7 +14,6 @@ from checkpoint_factory import (
     DRAFT_VOCABULARY,
     FORMATS,
     HIDDEN,
-    RANK,
     STATE,
     TAPS,
     VOCABULARY,
@@ -28,7 +28,6 @@ from checkpoint_factory import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.nn import functional as F
 
 from specforge import interfaces
 from specforge.correction import domino as domino_head
@@ -69,37 +68,8 @@ def block_hidden(seed: int = 0) -> Tensor:
     return torch.randn(DEPTH, HIDDEN, generator=torch.Generator().manual_seed(seed))
 
 
-def corrections(variant: str, w: dict[str, Tensor], hidden: Tensor, tokens: list[int]) -> Tensor:
-    """Return ``[len(tokens), V]`` float64: row ``d`` corrects position ``d`` after ``tokens[: d + 1]``, root first."""
-    w = {name: tensor.double() for name, tensor in w.items()}
-    ids, hidden = torch.tensor(tokens), hidden[: len(tokens)].double()
-    if variant == "domino":
-        gru = torch.nn.GRU(HIDDEN, STATE, bias=False, batch_first=True).double()
-        gru.load_state_dict({name: w[f"prefix_gru.{name}"] for name in ("weight_ih_l0", "weight_hh_l0")})
-        with torch.no_grad():
-            states = gru(TARGET.embedding.weight.detach().double()[ids][None])[0][0]
-        inner = F.silu(torch.cat([hidden, states], -1) @ w["embed_proj.0.weight"].T)
-        return inner @ w["embed_proj.2.weight"].T
-    codes = w["markov_head.markov_w1.weight"][ids]
-    if variant == "vanilla":
-        inner = codes
-    elif variant == "gated":
-        both = torch.cat([hidden, codes], -1)
-        gate = both @ w["markov_head.gate_proj.weight"].T + w["markov_head.gate_proj.bias"]
-        inner = torch.sigmoid(gate) * codes
-    else:
-        inner = recurrent_inner(w, hidden, codes)
-    return inner @ w["markov_head.markov_w2.weight"].T
-
-
-def recurrent_inner(w: dict[str, Tensor], hidden: Tensor, codes: Tensor) -> Tensor:
-    state, outputs = torch.zeros(RANK, dtype=torch.float64), []
-    for z, code in zip(hidden, codes, strict=True):
-        joint = w["markov_head.joint_proj.weight"] @ torch.cat([state, code, z]) + w["markov_head.joint_proj.bias"]
-        gate, new, out = torch.sigmoid(joint[:RANK]), torch.tanh(joint[RANK : 2 * RANK]), joint[2 * RANK :]
-        state = gate * state + (1 - gate) * new
-        outputs.append(torch.tanh(out))
-    return torch.stack(outputs)
+def corrections(w: dict[str, Tensor], hidden: Tensor, tokens: list[int]) -> Tensor:
+    return drafter_definition.corrections(w, TARGET.embedding.weight, hidden, tokens)
 
 
 def grow(head: CorrectionHead, draft: Draft, root: int, levels: list[list[tuple[int, int]]]) -> list[Any]:
@@ -119,7 +89,7 @@ def paths_of(root: int, levels: list[list[tuple[int, int]]]) -> list[list[list[i
 
 
 def check_tree(
-    variant: str, head: CorrectionHead, w: dict[str, Tensor], root: int, levels: list[list[tuple[int, int]]], seed: int
+    head: CorrectionHead, w: dict[str, Tensor], root: int, levels: list[list[tuple[int, int]]], seed: int
 ) -> None:
     """Compare every node's correction, batched by level, with the formula run over its whole path."""
     hidden = block_hidden(seed)
@@ -128,7 +98,7 @@ def check_tree(
     for depth, (state, paths) in enumerate(zip(grow(head, draft, root, levels), paths_of(root, levels), strict=True)):
         if depth == DEPTH:
             break
-        exact = torch.stack([corrections(variant, w, hidden, path)[-1] for path in paths])
+        exact = torch.stack([corrections(w, hidden, path)[-1] for path in paths])
         full = head.correct(draft, depth, state, None)
         assert full.shape == (len(paths), VOCABULARY)
         assert full.dtype == torch.float32
@@ -157,8 +127,7 @@ TOKENS = st.integers(0, VOCABULARY - 1)
 def test_every_path_gets_its_own_correction(
     heads: Any, variant: str, root: int, levels: list[list[tuple[int, int]]], seed: int
 ) -> None:
-    head, tensors = heads[variant]
-    check_tree(variant, head, tensors, root, levels, seed)
+    check_tree(*heads[variant], root, levels, seed)
 
 
 LEVELS = [[(0, 4), (0, 9)], [(1, 4), (0, 20), (1, 33)], [(2, 1), (0, 1)], [(1, 8)]]
@@ -207,11 +176,11 @@ def memory_lost(patch: pytest.MonkeyPatch) -> None:
 )
 def test_the_formulas_catch(mutant: Any, variants: list[str], heads: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for variant in variants:
-        check_tree(variant, *heads[variant], 3, LEVELS, 0)
+        check_tree(*heads[variant], 3, LEVELS, 0)
     mutant(monkeypatch)
     for variant in variants:
         with pytest.raises(AssertionError):
-            check_tree(variant, *heads[variant], 3, LEVELS, 0)
+            check_tree(*heads[variant], 3, LEVELS, 0)
 
 
 def session_draft(drafter: BlockDrafter, root: int = 2) -> Draft:
@@ -245,10 +214,10 @@ def test_rank_0_gives_no_head(tmp_path: Path) -> None:
     assert draft.depth == BLOCK
 
 
-def greedy_previous(variant: str, tensors: dict[str, Tensor], draft: Draft, root: int) -> list[int]:
+def greedy_previous(tensors: dict[str, Tensor], draft: Draft, root: int) -> list[int]:
     tokens = [root]
     for depth in range(draft.depth):
-        correction = corrections(variant, tensors, draft.hidden, tokens)[-1]
+        correction = corrections(tensors, draft.hidden, tokens)[-1]
         tokens.append(int((draft.base_logits[depth].double() + correction).argmax()))
     return tokens[: draft.depth]
 
@@ -262,7 +231,7 @@ def test_confidence_follows_the_greedy_chain(tmp_path: Path, variant: str, reads
     draft = session_draft(drafter)
     inputs = draft.hidden
     if reads == "markov":
-        previous = greedy_previous(variant, tensors, draft, 2)
+        previous = greedy_previous(tensors, draft, 2)
         inputs = torch.cat([inputs, tensors["markov_head.markov_w1.weight"][previous]], -1)
     weight, bias = tensors["confidence_head.proj.weight"], tensors["confidence_head.proj.bias"]
     exact = torch.sigmoid(inputs.double() @ weight.double().T + bias)[:, 0]
@@ -327,5 +296,5 @@ def test_bfloat16_stays_near(tmp_path: Path, heads: Any, variant: str) -> None:
     state = head.advance(low, 0, head.begin(low, torch.tensor([3])), torch.tensor([0]), torch.tensor([4]))
     correction = head.correct(low, 1, state, None)
     assert correction.dtype == torch.float32
-    exact = corrections(variant, tensors, hidden, [3, 4])[-1]
+    exact = corrections(tensors, hidden, [3, 4])[-1]
     assert (correction[0].double() - exact).abs().mean() < 0.05 * exact.abs().mean()
