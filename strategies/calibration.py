@@ -80,41 +80,42 @@ class Counts:
 
 @frozen(eq=False)
 class Curve:
-    """A calibration curve: non-decreasing, from log-probability to log-probability.
+    """A calibration curve: non-decreasing and piecewise linear, from log-probability to log-probability.
 
     Attributes:
-        raw: ``[R]`` float64 increasing log-probabilities of the knots.
-        calibrated: ``[R]`` float64 non-decreasing, the curve at the knots.
+        knots: ``[R]`` increasing log-probabilities; a segment ends at each, one more lies above the last.
+        segments: ``[R + 1, 4]``, of each segment a point on it (x, y), its slope, and the value it must not exceed.
     """
 
-    raw: Tensor
-    calibrated: Tensor
+    knots: Tensor
+    segments: Tensor
 
     @classmethod
     def of(cls, counts: Counts, prior: float) -> Curve:
         """Draw the curve of what was seen; ``prior`` is the weight of the diagonal, in accepted drafts."""
         weight = counts.seen + prior / range_centres()
-        x = (counts.promised + prior) / weight
-        y = (counts.accepted + prior) / weight
-        rising = isotonic_regression(y, weights=weight).x
-        return cls(torch.from_numpy(np.log(x)), torch.from_numpy(np.log(np.minimum(rising, 1.0))))
+        x = np.log((counts.promised + prior) / weight)
+        rising = isotonic_regression((counts.accepted + prior) / weight, weights=weight).x
+        y = np.log(np.minimum(rising, 1.0))
+        inner = np.diff(y) / np.diff(x)
+        # A segment is held below where the next one starts, lest rounding at a knot break the order.
+        columns = (
+            np.concatenate([x[:1], x]),
+            np.concatenate([y[:1], y]),
+            np.concatenate([[1.0], inner, [1.0]]),
+            np.concatenate([y, [0.0]]),
+        )
+        return cls(torch.from_numpy(x), torch.from_numpy(np.stack(columns, axis=1)))
 
-    def to(self, device: torch.device) -> Curve:
-        """Return the curve on ``device``."""
-        return Curve(self.raw.to(device), self.calibrated.to(device))
+    def to(self, like: Tensor) -> Curve:
+        """Return the curve on the device and in the dtype of ``like``."""
+        return Curve(self.knots.to(like), self.segments.to(like))
 
     def __call__(self, log_probs: Tensor) -> Tensor:
         """Apply the curve to log-probabilities of any shape; -inf and NaN stay what they are."""
-        lp = log_probs.double()
-        right = torch.searchsorted(self.raw, lp.contiguous()).clamp(1, len(self.raw) - 1)
-        x0, x1 = self.raw[right - 1], self.raw[right]
-        y0, y1 = self.calibrated[right - 1], self.calibrated[right]
-        # Held between the knots' values, lest rounding at a knot break the order.
-        inside = torch.minimum(y0 + (lp - x0) * ((y1 - y0) / (x1 - x0)), y1)
-        below = lp - self.raw[0] + self.calibrated[0]
-        above = lp - self.raw[-1] + self.calibrated[-1]
-        curve = torch.where(lp < self.raw[0], below, torch.where(lp > self.raw[-1], above, inside))
-        return curve.clamp(max=0.0).to(log_probs.dtype)
+        segment = torch.searchsorted(self.knots, log_probs.contiguous())
+        x, y, slope, most = self.segments[segment].unbind(-1)
+        return torch.minimum(y + (log_probs - x) * slope, most)
 
 
 @define(eq=False)
@@ -134,7 +135,7 @@ class Calibration:
     prior: float = field(default=PRIOR, converter=float)
     target: str | None = None
     depths: list[Counts] = field(factory=list)
-    _curves: dict[tuple[int, torch.device], Curve] = field(factory=dict, init=False, repr=False)
+    _curves: dict[tuple[int, torch.device, torch.dtype], Curve] = field(factory=dict, init=False, repr=False)
 
     KIND: ClassVar[str] = "calibration"
 
@@ -220,12 +221,12 @@ class Calibration:
         """
         if depth >= len(self.depths) or not self.depths[depth].seen.any():
             return log_probs
-        return self._curve(depth, log_probs.device)(log_probs)
+        return self._curve(depth, log_probs)(log_probs)
 
-    def _curve(self, depth: int, device: torch.device) -> Curve:
-        key = (depth, device)
+    def _curve(self, depth: int, like: Tensor) -> Curve:
+        key = (depth, like.device, like.dtype)
         if key not in self._curves:
-            self._curves[key] = Curve.of(self.depths[depth], self.prior).to(device)
+            self._curves[key] = Curve.of(self.depths[depth], self.prior).to(like)
         return self._curves[key]
 
     def observe(self, tree: DraftTree, verdict: Verdict) -> None:

@@ -314,11 +314,28 @@ def test_options_are_online_or_a_path(option: object) -> None:
         Calibration.of("offline")
 
 
-def test_curves_pass_through_their_knots() -> None:
+def test_knots_are_what_was_promised_and_what_was_kept() -> None:
+    """One range, by hand: 0.3 and 0.34 promised, one of the two kept, and a prior of 2 accepted drafts."""
     counts = Counts()
-    counts.add(np.array([0.3, 0.31, 0.9, 0.95]), np.array([False, True, False, True]))
+    counts.add(np.array([0.3, 0.34]), np.array([False, True]))
+    (index,) = np.flatnonzero(counts.seen)
+    centre = range_centres()[index]
+    x, y = (0.64 + 2) / (2 + 2 / centre), (1 + 2) / (2 + 2 / centre)
     curve = Curve.of(counts, 2.0)
-    torch.testing.assert_close(curve(curve.raw), curve.calibrated)
+    assert float(curve.knots[index].exp()) == pytest.approx(x)
+    assert float(curve(curve.knots)[index].exp()) == pytest.approx(y)
+    others = np.arange(len(range_centres())) != index
+    np.testing.assert_allclose(curve(curve.knots).exp().numpy()[others], range_centres()[others])
+
+
+def test_outside_the_knots_the_ratio_is_kept_up_to_certainty() -> None:
+    calibration = learned([(-12.0, True, 5), (-0.0001, False, 50)])
+    lowest, highest = torch.tensor([-20.0, -25.0]), torch.tensor([-0.0001, 0.0])
+    low, high = calibration.apply(0, lowest) - lowest, calibration.apply(0, highest) - highest
+    torch.testing.assert_close(low[0], low[1])
+    assert float(low[0]) > 0.5
+    assert float(high[1]) < -1
+    assert float(learned([(-0.0001, True, 500)]).apply(0, torch.tensor([0.0]))) == 0.0
 
 
 def test_the_study_reports_reliability_budgets_and_speed(
