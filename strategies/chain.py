@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import torch
 from attrs import evolve, field, frozen
-from specforge.strategies.drawing import draw_tree
 
 from specforge.errors import ConfigError, IncompatiblePartsError
 from specforge.interfaces import (
@@ -19,6 +18,7 @@ from specforge.interfaces import (
     TreeBuilder,
 )
 from specforge.registry import register
+from specforge.strategies.drawing import draw_tree
 from specforge.tree import DraftTree
 
 
@@ -46,7 +46,8 @@ class Chain(TreeBuilder):
     min_confidence: float | None = None
 
     def __attrs_post_init__(self) -> None:
-        if self.length is not None and not (isinstance(self.length, int) and self.length >= 1):
+        whole = isinstance(self.length, int) and not isinstance(self.length, bool)
+        if self.length is not None and not (whole and self.length >= 1):
             raise ConfigError(f"length is {self.length!r}; it must be a whole number of at least 1, or None")
         if not 0.0 < self.temperature < float("inf"):
             raise ConfigError(f"temperature of the draft is {self.temperature!r}; it must be above 0 and finite")
