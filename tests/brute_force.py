@@ -6,10 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from attrs import frozen
 from table_scorers import Case, Path
 
 from specforge.tree import DraftTree
+
+Mask = npt.NDArray[np.bool_]
 
 
 @frozen(eq=False)
@@ -111,6 +114,27 @@ def by_depth(nodes: list[Node]) -> list[Node]:
 def paths_of(tree: DraftTree) -> list[Path]:
     """Return each draft node's tokens, the root's left out, in the order of the nodes."""
     return [tree.path_tokens(node)[1:] for node in range(1, len(tree))]
+
+
+def assert_is_tree(tree: DraftTree, budget: int, limit: int, mask: Mask | None = None) -> None:
+    """Assert what every tree must be, from its arrays alone: prefix-closed, topological, within budget and depth.
+
+    ``mask`` stands in for the tree's own, to show that a wrong one is caught.
+    """
+    parents = tree.parents.tolist()
+    assert 0 <= tree.budget <= budget
+    assert parents[0] == -1
+    assert all(0 <= parent < node for node, parent in enumerate(parents[1:], start=1))
+    assert len(set(zip(parents, tree.token_ids.tolist(), strict=True))) == len(parents)
+    mask = tree.mask if mask is None else mask
+    for node in range(len(parents)):
+        ancestors, above = {node}, node
+        while above:
+            above = parents[above]
+            ancestors.add(above)
+        assert tree.depths[node] == len(ancestors) - 1 <= limit
+        assert set(np.flatnonzero(mask[node]).tolist()) == ancestors
+        assert node == 0 or tree.log_probs[node] <= tree.log_probs[parents[node]]
 
 
 def assert_same_tree(tree: DraftTree, nodes: list[Node], root: int = 3) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import attrs
 import numpy as np
 import torch
-from attrs import evolve, field, frozen
+from attrs import define, evolve, field, frozen
 from hypothesis import strategies as st
 from torch import Tensor
 
-from specforge.interfaces import Candidates, Draft, Round, Scorer
+from specforge.interfaces import Candidates, CorrectionHead, Draft, Round, Scorer, Verdict
 from specforge.sampling import KeyedUniforms, SamplingParams
+from specforge.strategies.calibration import Calibration
+from specforge.tree import DraftTree
 
 Path = tuple[int, ...]
 Row = tuple[tuple[int, float], ...]
@@ -153,3 +157,68 @@ def fixed_cases(count: int, **fixed: object) -> list[Case]:
         )
         made.append(attrs.evolve(case, **fixed))
     return made
+
+
+@frozen(eq=False)
+class TableHead(CorrectionHead):
+    """A correction head with fixed numbers per path, multiples of ``step``; ``scale`` 0 corrects nothing.
+
+    States are paths, the root included.
+    """
+
+    vocab: int
+    seed: int = 0
+    scale: int = 4
+    step: float = 0.25
+    first_corrected: int = 0
+
+    def begin(self, draft: Draft, root: Tensor) -> Paths:
+        return Paths(((int(root[0]),),), None)
+
+    def table(self, path: Path) -> Tensor:
+        rng = np.random.default_rng([self.seed, len(path), *path])
+        return torch.tensor(self.step * rng.integers(-self.scale, self.scale + 1, self.vocab), dtype=torch.float32)
+
+    def correct(self, draft: Draft, depth: int, state: Paths, candidates: Tensor | None) -> Tensor:
+        assert depth >= self.first_corrected
+        assert all(len(path) == depth + 1 for path in state.paths)
+        rows = torch.stack([self.table(path) for path in state.paths])
+        return rows if candidates is None else rows[:, candidates]
+
+    def advance(self, draft: Draft, depth: int, state: Paths, parent_rows: Tensor, tokens: Tensor) -> Paths:
+        steps = zip(parent_rows.tolist(), tokens.tolist(), strict=True)
+        paths = tuple((*state.paths[row], token) for row, token in steps)
+        assert all(len(path) == depth + 2 for path in paths)
+        return evolve(state, paths=paths)
+
+
+def cost_model(costs: Sequence[float]) -> dict[str, Any]:
+    """Return the JSON object of a cost model with these verification times by number of nodes."""
+    return {
+        "target": "t",
+        "drafter": "d",
+        "device": "cpu",
+        "dtype": "float32",
+        "draft_seconds": 0.5,
+        "context_lengths": [1],
+        "nodes": list(range(len(costs))),
+        "seconds": {"1": list(costs)},
+    }
+
+
+def doubted(depth: int, log_probs: Tensor) -> Tensor:
+    """Trust deep edges less; flattens some differences, as learned curves do."""
+    return (log_probs * (1.0 + 0.5 * depth)).clamp(min=-1.5).where(log_probs > -torch.inf, log_probs)
+
+
+@define(eq=False)
+class DeepDoubt(Calibration):
+    """A calibration with a fixed rule."""
+
+    seen: list = field(factory=list)
+
+    def apply(self, depth: int, log_probs: Tensor) -> Tensor:
+        return doubted(depth, log_probs)
+
+    def observe(self, tree: DraftTree, verdict: Verdict) -> None:
+        self.seen.append(verdict)
