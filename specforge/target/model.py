@@ -18,6 +18,7 @@ from specforge.errors import ConfigError, UnsupportedTargetError
 from specforge.target import support
 from specforge.target.attention import ATTENTION_NAME, PLAN_KEYWORD, AttentionPlan
 from specforge.target.cache import DEFAULT_CAPACITY, TreeCache
+from specforge.target.fast import speed_up
 from specforge.tree import DraftTree
 
 PREFILL_CHUNK = 512
@@ -29,8 +30,9 @@ class TargetOutput:
 
     Attributes:
         logits: of the model's float type; ``[N, V]`` after ``verify``, ``[1, V]`` (the last position's) after
-            ``prefill``.
-        features: ``[1, N, len(taps) * H]`` hidden states of the taps, concatenated in tap order, or ``None``.
+            ``prefill``. An inference tensor: clone it before saving it for a backward pass.
+        features: ``[1, N, len(taps) * H]`` hidden states of the taps, concatenated in tap order, or ``None``. An
+            ordinary tensor.
     """
 
     logits: Tensor
@@ -56,7 +58,7 @@ class Target:
         context_limit: longest sequence in tokens.
         stop_token_ids: the ids that end a generation, from the generation config, else from the config.
         embedding: the model's own input embedding.
-        lm_head: the model's own output head, tied or not.
+        lm_head: the output head over the model's own weights, tied or not, in the form that the target runs.
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, name: str) -> None:
@@ -67,15 +69,15 @@ class Target:
         self.tokenizer = tokenizer
         self.config = model.config.get_text_config(decoder=True)
         self.embedding: nn.Module = model.get_input_embeddings()
-        self.lm_head: nn.Module = model.get_output_embeddings()
         self.device: torch.device = self.embedding.weight.device
         self.dtype: torch.dtype = model.dtype
         self.hidden_size = int(self.config.hidden_size)
-        self.vocab_size = int(self.lm_head.weight.shape[0])
         self.num_layers = int(self.config.num_hidden_layers)
         self.context_limit = support.context_limit(self.config)
         self.stop_token_ids = _stop_token_ids(model)
         self._runner = _sharing_copy(model)
+        self.lm_head: nn.Module = self._runner.get_output_embeddings()
+        self.vocab_size = int(self.lm_head.weight.shape[0])
         self._decoder: nn.Module = self._runner.get_decoder()
         self._layers = _decoder_layers(self._decoder, self.num_layers)
         self._cache_keyword = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
@@ -121,7 +123,8 @@ class Target:
             head_rows = 1 if index == len(chunks) - 1 else 0
             logits, tapped = self._forward(chunk, plan, cache, taps, head_rows)
             cache.commit(range(len(chunk)))
-            features.append(tapped)
+            if taps:
+                features.append(_features(tapped, taps))
         return TargetOutput(logits, torch.cat(features, dim=1) if taps else None)
 
     def verify(self, tree: DraftTree, cache: TreeCache, taps: Sequence[int] = ()) -> TargetOutput:
@@ -141,16 +144,17 @@ class Target:
         taps = self._checked_taps(taps)
         deepest = int(tree.depths.max())
         self._check_room(cache, deepest + 1)
-        on_device = {"device": self.device}
-        plan = AttentionPlan(
-            cache.length, torch.tensor(tree.depths, **on_device), torch.tensor(tree.mask, **on_device), deepest
+        token_ids, depths, ancestors = (
+            torch.tensor(array, device=self.device) for array in (tree.token_ids, tree.depths, tree.mask)
         )
-        return TargetOutput(*self._forward(torch.tensor(tree.token_ids, **on_device), plan, cache, taps, len(tree)))
+        plan = AttentionPlan(cache.length, depths, ancestors, deepest)
+        logits, tapped = self._forward(token_ids, plan, cache, taps, len(tree))
+        return TargetOutput(logits, _features(tapped, taps) if taps else None)
 
     @torch.inference_mode()
     def _forward(
         self, token_ids: Tensor, plan: AttentionPlan, cache: TreeCache, taps: tuple[int, ...], head_rows: int
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, dict[int, Tensor]]:
         inputs: dict[str, Any] = {
             "input_ids": token_ids[None],
             "position_ids": (plan.depths + plan.prefix)[None],
@@ -164,12 +168,13 @@ class Target:
                 logits = self._runner(**inputs, logits_to_keep=head_rows).logits[0]
             else:
                 self._decoder(**inputs)
-        return logits, torch.cat([tapped[tap] for tap in taps], dim=-1) if taps else None
+        return logits, tapped
 
     def _probe(self) -> None:
-        cache = self.new_cache(1)
-        plan = AttentionPlan.causal(0, 1, self.device)
-        self._forward(torch.zeros(1, dtype=torch.int64, device=self.device), plan, cache, (), 1)
+        cache = self.new_cache(support.PROBE_TOKENS)
+        plan = AttentionPlan.causal(0, support.PROBE_TOKENS, self.device)
+        token_ids = torch.zeros(support.PROBE_TOKENS, dtype=torch.int64, device=self.device)
+        self._forward(token_ids, plan, cache, (), support.PROBE_TOKENS)
         support.check_probe(self._layers, self.config, plan, cache)
 
     def _checked_taps(self, taps: Sequence[int]) -> tuple[int, ...]:
@@ -200,7 +205,13 @@ def _sharing_copy(model: PreTrainedModel) -> PreTrainedModel:
     shared = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
     twin = copy.deepcopy(model, shared)
     twin.config._attn_implementation = ATTENTION_NAME
+    speed_up(twin, twin.get_output_embeddings())
     return twin
+
+
+def _features(tapped: dict[int, Tensor], taps: tuple[int, ...]) -> Tensor:
+    # outside inference mode, so that what comes out can be saved for a backward pass through a drafter
+    return torch.cat([tapped[tap] for tap in taps], dim=-1)
 
 
 def _decoder_layers(decoder: nn.Module, count: int) -> nn.ModuleList:

@@ -14,6 +14,7 @@ from specforge.errors import UnsupportedTargetError
 from specforge.target.attention import AttentionPlan
 from specforge.target.cache import TreeCache
 
+PROBE_TOKENS = 2
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
@@ -87,13 +88,13 @@ def check_signature(model: nn.Module) -> None:
 
 
 def check_probe(layers: nn.ModuleList, config: PreTrainedConfig, plan: AttentionPlan, cache: TreeCache) -> None:
-    """Refuse a model of which some layer went past tree attention or past the cache in a forward of one token.
+    """Refuse a model of which some layer went past tree attention or past the cache in a forward of ``PROBE_TOKENS``.
 
     Raises:
         UnsupportedTargetError: naming the layer and its class.
     """
     for index, (layer, entries) in enumerate(zip(layers, cache.layers, strict=True)):
-        if entries.pending != 1:
+        if entries.pending != PROBE_TOKENS:
             raise UnsupportedTargetError(
                 f"layer {index} ({type(layer).__name__}) keeps no keys and values of its own in the cache"
             )
