@@ -31,6 +31,12 @@ class Preset:
     builder: PartConfig = field(default=AUTO, converter=PartConfig.of)
 
 
+_FULL = {"name": "conditional", "candidates": None, "normalizer": "vocabulary"}
+_TOP = {"name": "conditional", "candidates": 64, "normalizer": "candidates"}
+_HEAP = {"name": "heap", "budget": 64}
+_ADAPTIVE = {"name": "heap", "budget": 128, "cost_model": "auto"}
+_PRUNED = {"name": "depthwise", "mode": "pruned", "width": 12, "budget": 64, "beta": 0.0}
+
 PRESETS: Mapping[str, Preset] = MappingProxyType(
     {
         "ar": Preset(
@@ -46,6 +52,90 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             drafter="ngram",
             scorer="trie",
             builder="chain",
+        ),
+        "dflash": Preset(
+            summary="block-parallel drafter, its best token at each position as a chain",
+            source="arXiv:2602.06036",
+            drafter="dflash",
+            scorer="marginal",
+            builder="chain",
+        ),
+        "domino": Preset(
+            summary="DFlash with a recurrent head that corrects each position given the ones before, as a chain",
+            source="arXiv:2605.29707",
+            drafter="domino",
+            scorer=_FULL,
+            builder="chain",
+        ),
+        "ddtree": Preset(
+            summary="the most likely tree of DFlash's independent positions, best first",
+            source="arXiv:2604.12989",
+            drafter="dflash",
+            scorer="marginal",
+            builder=_HEAP,
+        ),
+        "caddtree": Preset(
+            summary="ddtree that stops growing where a larger tree costs more than it promises",
+            source="arXiv:2606.01813",
+            drafter="dflash",
+            scorer="marginal",
+            builder=_ADAPTIVE,
+        ),
+        "domino-ddtree": Preset(
+            summary="ddtree over rows corrected along Domino's greedy chain only",
+            source="baseline in the DARTree paper",
+            drafter="domino",
+            scorer="chain-conditional",
+            builder=_HEAP,
+        ),
+        "dominotree": Preset(
+            summary="the most likely tree, every node scored by Domino's head given its own path",
+            source="DominoTree",
+            drafter="domino",
+            scorer=_TOP,
+            builder=_HEAP,
+        ),
+        "dominotree-marginal": Preset(
+            summary="dominotree without conditioning: same drafter, same tree, marginal scores",
+            source="ablation in the DominoTree paper",
+            drafter="domino",
+            scorer="marginal",
+            builder=_HEAP,
+        ),
+        "condadaptive": Preset(
+            summary="dominotree with caddtree's cost-aware stop",
+            source="negative result in the DominoTree paper",
+            drafter="domino",
+            scorer=_TOP,
+            builder=_ADAPTIVE,
+        ),
+        "dartree-fixed": Preset(
+            summary="depth by depth, the budget spread evenly over the depths, all nodes verified",
+            source="DARTree",
+            drafter="domino",
+            scorer=_TOP,
+            builder={"name": "depthwise", "mode": "fixed", "budget": 64},
+        ),
+        "dartree": Preset(
+            summary="depth by depth into a wide supertree, of which the best nodes are verified",
+            source="DARTree",
+            drafter="domino",
+            scorer=_TOP,
+            builder=_PRUNED,
+        ),
+        "dspark": Preset(
+            summary="block-parallel drafter with a Markov head, as a chain",
+            source="arXiv:2607.05147",
+            drafter="dspark",
+            scorer=_FULL,
+            builder="chain",
+        ),
+        "dspark-dartree": Preset(
+            summary="dartree over DSpark's Markov head",
+            source="DARTree",
+            drafter="dspark",
+            scorer=_TOP,
+            builder=_PRUNED,
         ),
     }
 )

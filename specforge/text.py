@@ -44,9 +44,8 @@ class TextStream:
     @property
     def text(self) -> str:
         """All text so far, an unfinished character at its end included."""
-        tail = self._decode(self._ids)
-        self._settle(tail)
-        return self._settled + (tail if len(self._ids) < _WINDOW else self._decode(self._ids))
+        self._settle()
+        return self._settled + self._decode(self._ids)
 
     def new_text(self, final: bool = False) -> str:
         """Return the text not returned before; a character that spans tokens is held back until it is whole."""
@@ -54,11 +53,12 @@ class TextStream:
         piece, self._emitted = text[self._emitted :], max(self._emitted, len(text))
         return piece
 
-    def _settle(self, tail: str) -> None:
+    def _settle(self) -> None:
         # The last tokens stay in the window: a tokenizer that joins words by context (a leading space that shows only
         # after another word) then decodes the next token as it would in the whole text.
         if len(self._ids) < _WINDOW:
             return
+        tail = self._decode(self._ids)
         kept = self._decode(self._ids[-_OVERLAP:])
         if kept and tail.endswith(kept) and not kept.startswith(_UNFINISHED):
             self._settled += tail[: len(tail) - len(kept)]

@@ -64,16 +64,6 @@ def test_bad_fields(fields: dict, message: str) -> None:
         ({"drafter": {"name": "ngram", "length": 0}}, ConfigError, "length is 0"),
         ({"drafter": "ngram", "verifier": {"name": "auto", "x": 1}}, ConfigError, "'auto' takes no options"),
         ({"drafter": "none", "builder": "chain"}, IncompatiblePartsError, "builder 'chain' needs scores"),
-        (
-            {"drafter": "none", "scorer": "trie"},
-            IncompatiblePartsError,
-            "which drafter 'none' does not give; drafters that do: .*ngram",
-        ),
-        (
-            {"drafter": "ngram", "verifier": "rejection"},
-            IncompatiblePartsError,
-            r"builder 'chain' does not give; builders that do: chain \(by option\), sampled",
-        ),
     ],
 )
 def test_what_cannot_work_is_refused_with_the_names_that_would(fields: dict, error: type, message: str) -> None:
