@@ -16,6 +16,7 @@ from specforge.drafters.cache import ContextCache
 from specforge.drafters.model import DraftModel, load_model
 from specforge.errors import CheckpointError, ConfigError, IncompatiblePartsError
 from specforge.interfaces import BASE_LOGITS, HIDDEN, Capabilities, CorrectionHead, Draft, Drafter, DraftSession, Round
+from specforge.target.fast import speed_up
 
 if TYPE_CHECKING:
     from specforge.target import Target
@@ -102,9 +103,9 @@ class BlockDrafter(Drafter):
         model = load_model(self.opened, target.device, target.dtype)
         size = config.block_size if self.block_size is None else self.block_size
         correction = self.make_correction(model, target.embedding)
-        self._bound = BoundDrafter(
-            config, size, model, target.embedding, _base_logits(config, model, target.lm_head), correction
-        )
+        speed_up(model, target.lm_head)
+        base_logits = _base_logits(config, model, _fast_head(target.lm_head))
+        self._bound = BoundDrafter(config, size, model, target.embedding, base_logits, correction)
 
     @property
     def bound(self) -> BoundDrafter:
@@ -202,6 +203,12 @@ def check_fits(checkpoint: Checkpoint, target: Target) -> None:
             f"{checkpoint.source} does not fit target {target.name}: it taps layer {outside[0]}, "
             f"the target's last is {target.num_layers - 1}"
         )
+
+
+def _fast_head(lm_head: nn.Module) -> nn.Module:
+    holder = nn.ModuleList([lm_head])
+    speed_up(holder, lm_head)
+    return holder[0]
 
 
 def _base_logits(config: DrafterConfig, model: DraftModel, lm_head: nn.Module) -> Callable[[Tensor], Tensor]:

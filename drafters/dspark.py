@@ -15,7 +15,7 @@ from specforge.correction.markov import Affine, GatedMarkovCorrection, MarkovCor
 from specforge.drafters.block import BlockDrafter
 from specforge.drafters.model import DraftModel
 from specforge.errors import ConfigError
-from specforge.interfaces import CORRECTION_HEAD, Capabilities, CorrectionHead, Draft
+from specforge.interfaces import CONFIDENCE, CORRECTION_HEAD, Capabilities, CorrectionHead, Draft
 from specforge.registry import register
 
 
@@ -37,6 +37,7 @@ class DSparkDrafter(BlockDrafter):
 
     kind: ClassVar[str] = "dspark"
     default_scorer: ClassVar[str] = "conditional"
+    may_give: ClassVar[Capabilities] = frozenset({CORRECTION_HEAD, CONFIDENCE})
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
@@ -49,8 +50,9 @@ class DSparkDrafter(BlockDrafter):
             raise ConfigError(f"confidence_threshold is {threshold!r}, but {self.checkpoint} has no confidence head")
 
     def given(self) -> Capabilities:
-        """Return hidden states and base logits, and the correction where the checkpoint has one."""
-        return self.gives | ({CORRECTION_HEAD} if self.opened.config.head is not None else set())
+        """Return hidden states and base logits, the correction where there is one, confidences where asked for."""
+        head = {CORRECTION_HEAD} if self.opened.config.head is not None else set()
+        return self.gives | head | ({CONFIDENCE} if self.confidence_threshold is not None else set())
 
     def make_correction(self, model: DraftModel, embed: Callable[[Tensor], Tensor]) -> MarkovCorrection | None:
         """Return the head of the checkpoint's variant, or ``None`` at rank 0."""

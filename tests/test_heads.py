@@ -227,6 +227,7 @@ def test_confidence_follows_the_greedy_chain(tmp_path: Path, variant: str, reads
     config, tensors = dspark(variant, reads)
     folder = write(tmp_path, config, tensors)
     drafter = DSparkDrafter(folder, confidence_threshold=0.0)
+    assert drafter.given() - DSparkDrafter(folder).given() == {interfaces.CONFIDENCE}
     drafter.bind(TARGET)
     draft = session_draft(drafter)
     inputs = draft.hidden
