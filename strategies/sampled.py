@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from attrs import field, frozen
-from specforge.strategies.drawing import draw_tree
 
 from specforge.errors import ConfigError
 from specforge.interfaces import PROPOSAL, SHAPE_BEFORE_DRAWING, Draft, Round, Scorer, TreeBuilder
 from specforge.registry import register
+from specforge.strategies.drawing import draw_tree
 from specforge.tree import DraftTree
 
 

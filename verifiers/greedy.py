@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from attrs import frozen
-from specforge.verifiers.walk import chooser, walk
 from torch import Tensor
 
 from specforge.errors import ConfigError
@@ -12,6 +11,7 @@ from specforge.interfaces import Round, Verdict, Verifier
 from specforge.registry import register
 from specforge.sampling import SamplingParams
 from specforge.tree import DraftTree
+from specforge.verifiers.walk import chooser, walk
 
 
 @register.verifier("greedy")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attrs import frozen
-from specforge.verifiers.walk import path_ids
 from torch import Tensor
 
 from specforge.errors import IncompatiblePartsError
@@ -13,6 +12,7 @@ from specforge.interfaces import PROPOSAL, SHAPE_BEFORE_DRAWING, Round, Verdict,
 from specforge.registry import register
 from specforge.sampling import KeyedUniforms, draw, processed_distribution
 from specforge.tree import DraftTree
+from specforge.verifiers.walk import path_ids
 
 
 @register.verifier("rejection")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from attrs import frozen
-from specforge.verifiers.walk import chooser, walk
 from torch import Tensor
 
 from specforge.interfaces import Round, Verdict, Verifier
 from specforge.registry import register
 from specforge.tree import DraftTree
+from specforge.verifiers.walk import chooser, walk
 
 
 @register.verifier("sampling")
