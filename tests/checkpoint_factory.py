@@ -157,8 +157,8 @@ def deepspec(rank: int = RANK, variant: str = "vanilla") -> tuple[Json, Tensors]
 
 
 def speculators(kind: str = "dflash", reduced: bool = False) -> tuple[Json, Tensors]:
-    """vLLM speculators: nested layer config without defaults, hidden-state indices, perhaps a draft vocabulary."""
-    defaults = ("attention_bias", "rms_norm_eps", "hidden_act", "sliding_window", "use_sliding_window")
+    """vLLM speculators: nested layer config with gaps, hidden-state indices, perhaps a draft vocabulary."""
+    defaults = ("attention_bias", "hidden_act", "layer_types", "sliding_window", "use_sliding_window")
     layers = {key: value for key, value in ARCHITECTURE.items() if key not in defaults}
     rows = DRAFT_VOCABULARY if reduced else VOCABULARY
     config = {

@@ -108,6 +108,22 @@ def test_options_may_stand_in_either_place(tmp_path: Path) -> None:
     assert (top.input_embedding_scale, top.output_multiplier, top.final_logit_softcapping) == (3.0, 0.5, 20.0)
 
 
+@pytest.mark.parametrize(
+    ("make", "own", "anchor"),
+    [
+        (zlab, {}, False),
+        (zlab, {"shift_label": True}, True),
+        (zlab, {"sample_from_anchor": True}, True),
+        (domino, {"shift_label": False}, False),
+        (dspark, {}, True),
+        (dspark, {"shift_label": False}, True),
+        (dspark, {"sample_from_anchor": False}, False),
+    ],
+)
+def test_whether_the_anchor_predicts(tmp_path: Path, make: Any, own: dict[str, bool], anchor: bool) -> None:
+    assert open_checkpoint(write(tmp_path, *make(**own))).config.anchor_predicts is anchor
+
+
 SLIDING = {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 3, "use_sliding_window": True}
 
 
@@ -150,6 +166,9 @@ def test_rope_spellings_agree(tmp_path: Path) -> None:
     config, tensors = zlab_new()
     config["rope_parameters"] = {"rope_type": "yarn", "rope_theta": 10000.0, **yarn}
     assert open_checkpoint(write(tmp_path / "new", config, tensors)).config.rope == old
+    config["max_position_embeddings"] = yarn.pop("original_max_position_embeddings")
+    config["rope_parameters"] = {"rope_type": "yarn", "rope_theta": 10000.0, **yarn}
+    assert open_checkpoint(write(tmp_path / "implicit", config, tensors)).config.rope == old
 
 
 def test_draft_vocabulary_ids(tmp_path: Path) -> None:
@@ -276,6 +295,11 @@ REFUSALS: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
         ("rope_type is 'dynamic'", "yarn"),
     ),
     "rope factor": (zlab, put("rope_scaling", value={"rope_type": "yarn"}), ("factor is missing", "'yarn'")),
+    "rope length": (
+        zlab,
+        lambda c, t: (c.update(rope_scaling={"type": "yarn", "factor": 2.0}), c.pop("max_position_embeddings")),
+        ("max_position_embeddings", "missing"),
+    ),
     "rope twice": (
         zlab,
         put("rope_parameters", value={"rope_theta": 5.0, "rope_type": "default"}),

@@ -1,8 +1,8 @@
 """The published formats: z-lab DFlash (old and new keys), Domino, SpecForge and DeepSpec DSpark, vLLM speculators.
 
 z-lab's layout is flat, with the drafter's own keys in ``dflash_config`` or at the top level; Domino's, SpecForge's and
-DeepSpec's files follow it. speculators nests the layers' config in ``transformer_layer_config``, leaves out what equals
-``Qwen3Config``'s defaults, and counts taps as indices into ``hidden_states``.
+DeepSpec's files follow it. speculators nests the layers' config in ``transformer_layer_config`` and counts taps as
+indices into ``hidden_states``.
 """
 
 from __future__ import annotations
@@ -28,14 +28,6 @@ from specforge.errors import CheckpointError
 ZLAB, DEEPSPEC, SPECULATORS = "z-lab", "DeepSpec", "speculators"
 PROJECTORS = {None: None, "dflash": "dflash", "domino": "domino", "causal_v5": "domino", "dspark": "dspark"}
 MARKOV_VARIANTS = ("vanilla", "gated", "rnn")
-
-_QWEN3_DEFAULTS = {
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 10000.0,
-    "max_position_embeddings": 32768,
-    "attention_bias": False,
-    "head_dim": 128,
-}
 
 Tensors = Mapping[str, StoredTensor]
 
@@ -104,7 +96,7 @@ def _reader(raw: Mapping[str, Any], file: Path, layout: str) -> ConfigReader:
         if not isinstance(inner, dict):
             raise CheckpointError(f"{file}: {nested} is {inner!r}; it must be an object")
         places[f"{nested}."] = inner
-    return ConfigReader(file, places, _QWEN3_DEFAULTS if layout == SPECULATORS else {})
+    return ConfigReader(file, places)
 
 
 def _kind(reader: ConfigReader, tensors: Tensors, layout: str) -> str:
@@ -187,7 +179,9 @@ def _taps(reader: ConfigReader, layout: str) -> tuple[int, ...]:
 def _anchor_predicts(reader: ConfigReader, kind: str, layout: str, head: object) -> bool:
     # DeepSpec trains even its rank-0 files, which are otherwise plain DFlash, to predict from the anchor.
     default = kind == "dspark" or (layout == DEEPSPEC and reader.has("markov_rank"))
-    anchor = reader.flag("shift_label", "sample_from_anchor", default=default)
+    # shift_label is DFlash's and Domino's key; SpecForge's DSpark shares their config class and does not read it.
+    names = ("sample_from_anchor",) if kind == "dspark" else ("shift_label", "sample_from_anchor")
+    anchor = reader.flag(*names, default=default)
     if not anchor and isinstance(head, MarkovHeadConfig) and head.variant == "rnn":
         raise reader.refuse(
             "sample_from_anchor is false and markov_head_type is 'rnn'; together they are not supported"

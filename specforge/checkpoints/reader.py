@@ -21,12 +21,10 @@ class ConfigReader:
     Attributes:
         file: the config file, for messages.
         places: prefix (``""`` for the top level, else such as ``"dflash_config."``) -> the object there.
-        defaults: values of keys that the format leaves out when they equal its model class's own default.
     """
 
     file: Path
     places: Mapping[str, Mapping[str, Any]]
-    defaults: Mapping[str, Any]
 
     def refuse(self, message: str) -> CheckpointError:
         """Return the error for this file."""
@@ -49,12 +47,14 @@ class ConfigReader:
         return any(name in o for o in self.places.values())
 
     def value(self, *names: str, default: Any = REQUIRED) -> tuple[str, Any]:
-        """Return ``find``'s answer, else the format's default, else ``default``."""
+        """Return ``find``'s answer, else ``default``.
+
+        Raises:
+            CheckpointError: when there is neither.
+        """
         found = self.find(*names)
         if found is not None:
             return found
-        if names[0] in self.defaults:
-            return names[0], self.defaults[names[0]]
         if default is REQUIRED:
             places = " or ".join(f"{p}{names[0]}" for p in self.places)
             raise self.refuse(f"{places} is missing; it must be there, since a guess would draft wrongly")

@@ -33,6 +33,9 @@ def read_rope(reader: ConfigReader) -> dict[str, Any]:
         _add(reader, rope, "rope_theta", reader.positive("rope_theta"), "rope_theta")
     rope.setdefault("rope_type", "default")
     _check(reader, rope)
+    if NEEDS[rope["rope_type"]]:
+        # As transformers has it: the length before stretching is the drafter's own where none is named.
+        rope.setdefault("original_max_position_embeddings", reader.whole("max_position_embeddings"))
     return {key: rope[key] for key in sorted(rope)}
 
 
