@@ -147,11 +147,12 @@ class DraftTree:
     def mask(self) -> npt.NDArray[np.bool_]:
         """``[N, N]`` read-only: row i is True at i and at i's ancestors, nowhere else."""
         mask = np.eye(len(self), dtype=bool)
-        nodes = np.arange(len(self))
+        cells = mask.reshape(-1)
+        row_starts = np.arange(len(self)) * len(self)
         above = np.maximum(self.parents, 0)
         ancestors = above
         for _ in range(int(self.depths.max())):
-            mask[nodes, ancestors] = True
+            cells[row_starts + ancestors] = True
             ancestors = above[ancestors]
         mask.setflags(write=False)
         return mask

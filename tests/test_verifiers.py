@@ -13,10 +13,10 @@ from specforge.interfaces import PROPOSAL, SHAPE_BEFORE_DRAWING, Round, Verdict
 from specforge.sampling import KeyedUniforms, SamplingParams
 from specforge.tree import DraftTree, Proposal
 from specforge.verifiers import rejection
-from specforge.verifiers.greedy import Greedy
+from specforge.verifiers.greedy import Greedy, argmax_chooser
 from specforge.verifiers.rejection import Rejection
 from specforge.verifiers.sampling import Sampling
-from specforge.verifiers.walk import path_ids
+from specforge.verifiers.walk import chooser, path_ids, walk
 
 #   9 ── 1 ── 3        nodes 0; 1, 2; 3, 4
 #     └─ 2 ── 1
@@ -62,9 +62,13 @@ def test_ties_go_to_the_smaller_token() -> None:
         assert verifier.verify(TREE, logits, make_round()).path == (0, 1)
 
 
-def test_greedy_reads_the_logits_once_without_a_penalty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specforge.verifiers.greedy.chooser", None)
-    assert Greedy().verify(TREE, peaks(1, 3, 0, 9, 0), make_round()).path == (0, 1, 3)
+def test_reducing_all_rows_at_once_chooses_alike() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for dtype in (torch.float32, torch.bfloat16):
+        logits = (torch.randn(5, 10, generator=generator) * 2).round().to(dtype)
+        choose = argmax_chooser(logits)
+        assert [choose(node) for node in range(5)] == [chooser(TREE, logits, make_round())(node) for node in range(5)]
+        assert walk(TREE, choose).path == Greedy().verify(TREE, logits, make_round()).path
 
 
 def test_the_penalty_of_a_node_is_that_of_its_own_path() -> None:
