@@ -16,7 +16,7 @@ from specforge.interfaces import Draft, Drafter, Round, Scorer, TreeBuilder, Ver
 from specforge.ordering import exact_topk
 from specforge.registry import register
 from specforge.strategies.budget import BudgetPolicy, CalibrationOption, CostModelOption
-from specforge.strategies.expansion import Calibrate, no_candidates, search_edges
+from specforge.strategies.expansion import Calibrate, search_edges
 from specforge.strategies.host import to_host
 from specforge.strategies.options import at_most, number, one_of, whole
 from specforge.tree import DraftTree
@@ -34,16 +34,36 @@ Widths = Callable[[int, int], int]
 
 
 @frozen(eq=False)
+class Plan:
+    """How to grow a supertree.
+
+    Attributes:
+        limit: the depth that no node exceeds, at least 1.
+        widths: how many nodes to keep at each depth.
+        budget: how many nodes will be chosen, by key, in the end; ``None`` for all.
+        beta: what a node's key gains a depth over its score, at most 0.
+        static: keep all shapes independent of values, so that nothing waits for a device. Otherwise nodes that
+            nothing can come of are not followed.
+    """
+
+    limit: int
+    widths: Widths
+    budget: int | None = None
+    beta: float = 0.0
+    static: bool = True
+
+
+@frozen(eq=False)
 class Supertree:
     """All nodes that were kept, without the root: by depth, and within a depth in the total order.
 
-    Shapes follow from the widths alone: where there were fewer candidates than places, the places left over have score
-    ``-inf`` and mean nothing.
+    Where a depth had fewer candidates than places, the places left over have score ``-inf`` and mean nothing.
 
     Attributes:
         tokens: ``[S]`` int64.
         parents: ``[S]`` int64, indices into this tree; -1 below the root.
         scores: ``[S]`` float32 path scores.
+        keys: ``[S]`` float32, ``scores`` plus ``beta`` times the depth.
         edges: ``[S]`` float32, each node's log-probability given its parent as the scorer gave it.
         sizes: the number of places at each depth, from depth 1 on.
     """
@@ -51,73 +71,82 @@ class Supertree:
     tokens: Tensor
     parents: Tensor
     scores: Tensor
+    keys: Tensor
     edges: Tensor
     sizes: tuple[int, ...]
 
 
-def grow(
-    draft: Draft, scorer: Scorer, round: Round, limit: int, widths: Widths, calibrate: Calibrate
-) -> Supertree | None:
-    """Grow the supertree depth by depth; tensors in and out, with shapes that do not depend on their values.
-
-    Nothing waits for a device. On the host, where looking costs nothing, growth ends at the first depth without
-    candidates.
+def grow(draft: Draft, scorer: Scorer, round: Round, plan: Plan, calibrate: Calibrate) -> Supertree | None:
+    """Grow a supertree depth by depth; tensors in and out, one scorer call and one top-k a depth.
 
     Args:
         draft: the round's draft.
         scorer: scores the candidates of all kept nodes of a depth in one call.
         round: the round.
-        limit: how deep to grow, at least 1.
-        widths: how many nodes to keep at each depth.
+        plan: how far and how wide.
         calibrate: maps a depth's log-probabilities to those that are summed.
 
     Returns:
-        The supertree, or ``None`` where the root has no candidates.
+        The supertree, or ``None`` where the root's row is empty.
     """
     state = scorer.begin(draft, round)
     scores = torch.zeros(1, device=round.history.device)
     first, kept = -1, 0
-    levels: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
-    for depth in range(limit):
+    levels: list[tuple[Tensor, ...]] = []
+    for depth in range(plan.limit):
         candidates = scorer.expand(draft, depth, state)
         edges, raw = search_edges(candidates, depth, calibrate)
-        width = widths(depth, kept)
-        if width == 0 or no_candidates(edges):
+        width = plan.widths(depth, kept)
+        if width == 0 or edges.shape[1] == 0:
             break
         # Row-major order is the order of ties: first by parent, then by rank in the parent's row.
         scores, chosen = exact_topk((scores[:, None] + edges).flatten(), width)
         rows, tokens = chosen // edges.shape[1], candidates.tokens.flatten()[chosen]
-        levels.append((tokens, rows + first, scores, raw.flatten()[chosen]))
+        keys = scores + plan.beta * (depth + 1) if plan.beta else scores
+        levels.append((tokens, rows + first, scores, keys, raw.flatten()[chosen]))
         first, kept = kept, kept + len(chosen)
-        if depth + 1 < limit:
-            state = scorer.advance(draft, depth, state, *_advanceable(rows, tokens, scores))
+        if depth + 1 == plan.limit:
+            break
+        if plan.static:
+            rows, tokens = _followable(rows, tokens, scores)
+        else:
+            worth = _worth_following([level[3].numpy() for level in levels], plan.budget)
+            if worth == 0:
+                break
+            rows, tokens, scores = rows[:worth], tokens[:worth], scores[:worth]
+        state = scorer.advance(draft, depth, state, rows, tokens)
     if not levels:
         return None
-    tokens, parents, scores, edges = (torch.cat(column) for column in zip(*levels, strict=True))
-    return Supertree(tokens, parents, scores, edges, tuple(len(level[0]) for level in levels))
+    tokens, parents, scores, keys, edges = (torch.cat(column) for column in zip(*levels, strict=True))
+    return Supertree(tokens, parents, scores, keys, edges, tuple(len(level[0]) for level in levels))
 
 
-def _advanceable(rows: Tensor, tokens: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+def _followable(rows: Tensor, tokens: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
     """Put the best node in the places that no candidate took: a scorer need not know how to follow anything else."""
     real = scores > float("-inf")
-    if real.device.type == "cpu" and bool(real[-1]):
-        return rows, tokens
     return torch.where(real, rows, rows[0]), torch.where(real, tokens, tokens[0])
 
 
-def prune(tree: Supertree, budget: int, beta: float) -> Tensor:
-    """Return the ``min(budget, S)`` best nodes by ``score + beta * depth``, best first, as indices into ``tree``.
+def _worth_following(keys: list[Array], budget: int | None) -> int:
+    """Return how many nodes of the last depth, which are its first ones, may have a descendant that is chosen.
 
-    Of equal nodes the shallower come first, and at one depth those that come first in the total order. With ``beta``
-    at most 0 every parent comes before its children, in float32 too: both terms only fall along a path, and rounding
-    keeps that.
+    Where ``budget`` kept nodes have at least the key of a node, they come before all of its descendants, which are
+    deeper and of no higher key. A node that takes a place which such a descendant would have taken ranks below it at
+    its depth, and is not chosen either.
     """
-    keys = tree.scores
-    if beta != 0.0:
-        levels = tree.scores.split(tree.sizes)
-        keys = torch.cat([level + beta * depth for depth, level in enumerate(levels, start=1)])
-    # Entries lie by depth and in the total order within a depth, so smaller indices are the ones to prefer.
-    return exact_topk(keys, budget)[1]
+    last, known = keys[-1], np.concatenate(keys)
+    worst = -np.inf if budget is None or len(known) < budget else np.partition(known, -budget)[-budget]
+    return int(((last > -np.inf) & (last > worst)).sum())
+
+
+def prune(tree: Supertree, budget: int) -> Tensor:
+    """Return the ``min(budget, S)`` best nodes by key, best first, as indices into ``tree``.
+
+    Of equal nodes the shallower come first, and at one depth those that come first in the total order: the order in
+    which they lie. With ``beta`` at most 0 every parent comes before its children, in float32 too: both terms of the
+    key only fall along a path, and rounding keeps that.
+    """
+    return exact_topk(tree.keys, budget)[1]
 
 
 @register.builder("depthwise")
@@ -172,36 +201,31 @@ class DepthWise(TreeBuilder):
         limit = min(draft.depth, round.max_depth)
         if limit < 1:
             return DraftTree.root_only(round.root)
-        build = self._build_pruned if self.mode == PRUNED else self._build_fixed
-        return build(draft, scorer, round, limit)
+        static = round.history.device.type != "cpu"
+        if self.mode == FIXED:
+            return self._build_fixed(draft, scorer, round, limit, static)
+        plan = Plan(limit, lambda depth, kept: self.width, self.budget, self.beta, static)
+        return self._build_pruned(draft, scorer, round, plan)
 
     def observe(self, tree: DraftTree, verdict: Verdict) -> None:
         """Let the calibration learn from a verified round."""
         self.policy.observe(tree, verdict)
 
-    def _build_pruned(self, draft: Draft, scorer: Scorer, round: Round, limit: int) -> DraftTree:
-        fewest = at_most(self.width, self.budget, round.max_children)
-        tree = grow(
-            draft,
-            scorer,
-            evolve(round, max_children=fewest),
-            limit,
-            lambda depth, kept: self.width,
-            self.policy.calibrate,
-        )
+    def _build_pruned(self, draft: Draft, scorer: Scorer, round: Round, plan: Plan) -> DraftTree:
+        round = evolve(round, max_children=at_most(self.width, self.budget, round.max_children))
+        tree = grow(draft, scorer, round, plan, self.policy.calibrate)
         if tree is None:
             return DraftTree.root_only(round.root)
-        best = prune(tree, self.budget, self.beta)
-        *columns, order = to_host([tree.tokens, tree.parents, tree.scores, tree.edges, best])
-        scores = columns[2][order]
-        scores = scores[scores > -np.inf]
-        size = self.policy.best_size(scores, round.root_position)
-        return self._tree(round.root, columns, np.sort(order[:size]))
+        order = prune(tree, self.budget)
+        *columns, best = to_host([tree.tokens, tree.parents, tree.scores, tree.edges, order])
+        scores = columns[2][best]
+        size = self.policy.best_size(scores[scores > -np.inf], round.root_position)
+        return self._tree(round.root, columns, np.sort(best[:size]))
 
-    def _build_fixed(self, draft: Draft, scorer: Scorer, round: Round, limit: int) -> DraftTree:
+    def _build_fixed(self, draft: Draft, scorer: Scorer, round: Round, limit: int, static: bool) -> DraftTree:
         """Grow with an even share a depth; once more where a depth turns out to have too few candidates for it.
 
-        Shares depend on how many nodes the depths above could fill, which a device only tells after the copy.
+        Shares depend on how many places the depths above could fill, which a device only tells after the copy.
         """
         round = evolve(round, max_children=at_most(self.budget, round.max_children))
         filled: dict[int, int] = {}
@@ -210,17 +234,18 @@ class DepthWise(TreeBuilder):
             even = -(-(self.budget - kept) // (limit - depth))
             return min(even, filled.get(depth, even))
 
+        plan = Plan(limit, share, static=static)
         while True:
-            tree = grow(draft, scorer, round, limit, share, self.policy.calibrate)
+            tree = grow(draft, scorer, round, plan, self.policy.calibrate)
             if tree is None:
                 return DraftTree.root_only(round.root)
             columns = to_host([tree.tokens, tree.parents, tree.scores, tree.edges])
             real = columns[2] > -np.inf
             counts = [int(level.sum()) for level in np.split(real, np.cumsum(tree.sizes)[:-1])]
-            short = [depth for depth, count in enumerate(counts) if count < tree.sizes[depth]]
-            if not short or counts[short[0]] == 0 or short[0] == limit - 1:
+            short = next((depth for depth, count in enumerate(counts) if count < tree.sizes[depth]), None)
+            if short is None or short + 1 == limit or counts[short] == 0:
                 return self._tree(round.root, columns, np.flatnonzero(real))
-            filled[short[0]] = counts[short[0]]
+            filled[short] = counts[short]
 
     def _tree(self, root: int, columns: list[Array], chosen: Array) -> DraftTree:
         """Make the tree of the entries ``chosen``, which rise and include every entry's parent."""

@@ -9,6 +9,7 @@ import attrs
 import numpy as np
 import pytest
 import torch
+from attrs import frozen
 from brute_force import (
     assert_is_tree,
     assert_same_tree,
@@ -30,7 +31,7 @@ from specforge.interfaces import Candidates, Draft, Round, Verdict
 from specforge.sampling import KeyedUniforms, SamplingParams
 from specforge.strategies import depthwise
 from specforge.strategies.conditional import Conditional
-from specforge.strategies.depthwise import DepthWise, grow, prune
+from specforge.strategies.depthwise import DepthWise, Plan, grow, prune
 from specforge.strategies.heap import Heap
 from specforge.tree import DraftTree
 
@@ -136,7 +137,7 @@ def test_catches_beta_ignored(check: Callable[[Build, Case], None]) -> None:
 @pytest.mark.parametrize("check", CHECKS)
 def test_catches_beta_the_wrong_way(check: Callable[[Build, Case], None], monkeypatch: pytest.MonkeyPatch) -> None:
     trials = fixed_cases(80, beta=-1.0)
-    monkeypatch.setattr(depthwise, "prune", lambda tree, budget, beta: prune(tree, budget, -beta))
+    monkeypatch.setattr(depthwise, "Plan", lambda *given: Plan(*given[:3], -given[3], *given[4:]))
     assert caught(check, pruned, trials) > 5
 
 
@@ -158,9 +159,7 @@ def test_catches_ties_broken_by_later_entries(
 @pytest.mark.parametrize("check", CHECKS)
 def test_catches_pruning_by_edges(check: Callable[[Build, Case], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """By its own probability a child can be kept without its parent."""
-    monkeypatch.setattr(
-        depthwise, "prune", lambda tree, budget, beta: prune(attrs.evolve(tree, scores=tree.edges), budget, beta)
-    )
+    monkeypatch.setattr(depthwise, "prune", lambda tree, budget: prune(attrs.evolve(tree, keys=tree.edges), budget))
     assert caught(check, pruned, TRIALS) > 5
 
 
@@ -191,7 +190,7 @@ def test_catches_an_uneven_share() -> None:
 
 @pytest.mark.parametrize("build", [pruned, fixed])
 def test_one_call_a_depth(build: Any) -> None:
-    case = Case(1, 5, 4, 8, 0.0, budget=12, width=3)
+    case = Case(1, 5, 4, 1, 0.0, step=0.0, budget=12, width=3)
     scorer = case.scorer()
     tree = build(case, scorer)
     assert tree.budget == 12
@@ -200,16 +199,58 @@ def test_one_call_a_depth(build: Any) -> None:
     assert scorer.calls["rows"] == 1 + 3 * 3
 
 
-def test_shapes_do_not_depend_on_values() -> None:
+@frozen(eq=False)
+class FollowsAnything(TableScorer):
+    """Has rows for paths that are none."""
+
+    def advance(self, draft: Draft, depth: int, state: Any, parent_rows: Tensor, tokens: Tensor) -> Any:
+        steps = zip(parent_rows.tolist(), tokens.tolist(), strict=True)
+        return attrs.evolve(state, paths=tuple((*state.paths[row], token) for row, token in steps))
+
+
+def static(case: Case, mode: str = "pruned") -> DraftTree:
+    """Build as on a device, where no shape may depend on a value."""
+    plan = depthwise.Plan
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(depthwise, "Plan", lambda *given, **named: attrs.evolve(plan(*given, **named), static=True))
+        scorer = FollowsAnything(case)
+        return pruned(case, scorer) if mode == "pruned" else fixed(case, scorer)
+
+
+@settings(max_examples=100)
+@given(case=cases())
+def test_static_shapes_give_the_same_tree(case: Case) -> None:
+    check_pruned(static, case)
+    check_fixed(lambda c: static(c, "fixed"), case)
+
+
+def test_static_shapes_do_not_depend_on_values() -> None:
     sizes = set()
-    for gaps in (0.0, 0.5):
-        for seed in range(10):
-            case = Case(seed, 4, 3, 3, gaps, width=6)
-            scorer = case.scorer()
-            tree = grow(case.draft(), scorer, case.round(), 3, lambda depth, kept: 6, lambda depth, edges: edges)
-            if tree is not None and len(tree.sizes) == 3:
-                sizes.add((tree.sizes, len(tree.tokens), len(tree.parents), len(tree.scores), len(tree.edges)))
+    for case in [Case(seed, 4, 3, 3, gaps) for gaps in (0.0, 0.5, 1.0) for seed in range(10)]:
+        plan = Plan(3, lambda depth, kept: 6, budget=5)
+        tree = grow(case.draft(), FollowsAnything(case), case.round(), plan, lambda depth, edges: edges)
+        assert tree is not None
+        sizes.add((tree.sizes, *(len(column) for column in (tree.tokens, tree.parents, tree.scores, tree.keys))))
     assert sizes == {((4, 6, 6), 16, 16, 16, 16)}
+
+
+def test_follows_only_what_may_be_chosen() -> None:
+    """With a budget of 4 and 3 nodes a depth, most of the third depth is out of reach."""
+    rows = {}
+    for budget in (4, 1000):
+        rows[budget] = 0
+        for case in fixed_cases(30, gaps=0.0, budget=budget, width=3, depth=4, levels=8, beta=0.0, vocab=4):
+            scorer = case.scorer()
+            check_pruned(lambda c, s=scorer: pruned(c, s), case)
+            rows[budget] += scorer.calls["rows"]
+    assert rows[1000] == 30 * (1 + 3 * 3)
+    assert rows[4] < 0.7 * rows[1000]
+
+
+def test_catches_a_node_given_up_too_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    worth = depthwise._worth_following
+    monkeypatch.setattr(depthwise, "_worth_following", lambda keys, budget: worth(keys, max(1, budget // 2)))
+    assert caught(check_pruned, pruned, TRIALS) > 5
 
 
 def test_fills_places_without_reaching_for_what_is_no_candidate() -> None:

@@ -1,0 +1,115 @@
+"""What building a tree costs, with random weights of the published shapes: V = 151,936, D = 15, Domino head H = 2560.
+
+Time bounds are medians of interleaved runs in one process. The groups for `pytest-benchmark` follow the same set-up.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any
+
+import pytest
+import torch
+
+from specforge.correction.domino import DominoCorrection
+from specforge.interfaces import Draft, Round, Scorer, TreeBuilder
+from specforge.sampling import KeyedUniforms, SamplingParams
+from specforge.strategies.chain_conditional import ChainConditional
+from specforge.strategies.conditional import Conditional
+from specforge.strategies.depthwise import DepthWise
+from specforge.strategies.heap import Heap
+from specforge.strategies.marginal import Marginal
+
+VOCAB, DEPTH, HIDDEN, STATE, INNER = 151_936, 15, 2560, 1024, 256
+CANDIDATES = 64
+ROUND = Round(torch.tensor([11, 7]), 99, SamplingParams(), KeyedUniforms(0))
+DTYPES = [torch.float32, torch.bfloat16]
+
+
+def medians(runs: Sequence[Callable[[], Any]], repeats: int) -> list[float]:
+    """Return the median seconds of each run, taken in turns after one warm-up."""
+    seconds: list[list[float]] = [[] for _ in runs]
+    for _ in range(repeats + 1):
+        for run, taken in zip(runs, seconds, strict=True):
+            begin = time.perf_counter()
+            run()
+            taken.append(time.perf_counter() - begin)
+    return [median(taken[1:]) for taken in seconds]
+
+
+def logits(dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Return rows with a few likely tokens each, as a drafter's are."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(DEPTH, VOCAB, generator=generator) * 2
+    likely = torch.randint(0, VOCAB, (DEPTH, 6), generator=generator)
+    rows.scatter_(1, likely, torch.randn(DEPTH, 6, generator=generator) * 1.5 + 14.0)
+    return rows.to(dtype)
+
+
+def weights(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    return (torch.randn(*shape) * shape[-1] ** -0.5).to(dtype)
+
+
+@pytest.fixture(scope="module", params=DTYPES, ids=str)
+def domino_draft(request: pytest.FixtureRequest) -> Draft:
+    dtype = request.param
+    torch.manual_seed(0)
+    embedding = weights(VOCAB, HIDDEN, dtype=dtype) * HIDDEN**0.5
+    head = DominoCorrection(
+        embed=lambda tokens: embedding[tokens],
+        input_weight=weights(3 * STATE, HIDDEN, dtype=dtype),
+        state_weight=weights(3 * STATE, STATE, dtype=dtype),
+        down=weights(INNER, HIDDEN + STATE, dtype=dtype),
+        up=weights(VOCAB, INNER, dtype=dtype),
+    )
+    hidden = torch.randn(DEPTH, HIDDEN).to(dtype)
+    return Draft(DEPTH, hidden=hidden, base_logits=logits(dtype), correction=head)
+
+
+@pytest.mark.parametrize("budget", [64, 1024])
+def test_marginal_heap_costs_little_more_than_its_topk(budget: int) -> None:
+    draft, scorer, builder = Draft(DEPTH, base_logits=logits()), Marginal(), Heap(budget)
+
+    def bare() -> None:
+        torch.logsumexp(draft.base_logits, dim=-1)
+        torch.topk(draft.base_logits, budget)
+
+    floor, heap = medians([bare, lambda: builder.build(draft, scorer, ROUND)], repeats=15)
+    print(f"B={budget}: logsumexp + topk {1e3 * floor:.2f} ms, heap {1e3 * heap:.2f} ms, {heap / floor:.2f} times")
+    assert heap < 1.3 * floor
+
+
+def test_depth_by_depth_is_faster_than_node_by_node(domino_draft: Draft) -> None:
+    scorer = Conditional(CANDIDATES)
+    builders = [Heap(64, lookahead=1), Heap(64), DepthWise(64, width=12)]
+    one, ahead, deep = medians([lambda b=b: b.build(domino_draft, scorer, ROUND) for b in builders], repeats=9)
+    print(
+        f"{domino_draft.base_logits.dtype}: node by node {1e3 * one:.1f} ms, with lookahead {1e3 * ahead:.1f} ms, "
+        f"depth by depth {1e3 * deep:.1f} ms: {one / deep:.2f} times faster"
+    )
+    assert one > 4 * deep
+
+
+SCORERS = {
+    "marginal": Marginal(),
+    "chain-conditional": ChainConditional(),
+    "conditional": Conditional(CANDIDATES),
+}
+BUILDERS = {
+    "heap, node by node": lambda budget: Heap(budget, lookahead=1),
+    "heap": Heap,
+    "depthwise pruned": lambda budget: DepthWise(budget, width=12),
+    "depthwise fixed": lambda budget: DepthWise(budget, "fixed"),
+}
+
+
+@pytest.mark.parametrize("budget", [32, 64])
+@pytest.mark.parametrize("builder", list(BUILDERS))
+@pytest.mark.parametrize("scorer", list(SCORERS))
+def test_build(benchmark: Any, domino_draft: Draft, scorer: str, builder: str, budget: int) -> None:
+    parts: tuple[TreeBuilder, Scorer] = (BUILDERS[builder](budget), SCORERS[scorer])
+    benchmark.group = f"{scorer}, B={budget}, {domino_draft.base_logits.dtype}"
+    tree = benchmark.pedantic(parts[0].build, (domino_draft, parts[1], ROUND), rounds=5, warmup_rounds=1)
+    assert tree.budget == budget
