@@ -21,9 +21,7 @@ ATTENTION_NAME = "specforge"
 PLAN_KEYWORD = "specforge_plan"
 
 # Keywords that say nothing about which keys count for how much.
-_NEUTRAL_KEYWORDS = frozenset(
-    {"dropout", "use_cache", "position_ids", "cache_position", "output_attentions", "output_hidden_states", "is_causal"}
-)
+_NEUTRAL_KEYWORDS = frozenset({"cache_position", "dropout", "position_ids", "use_cache"})
 
 
 @define(eq=False)
@@ -117,7 +115,7 @@ def tree_attention(
         output = nn.functional.scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=scale)
     else:
         output = _capped_attention(folded, key, value, mask, scale, softcap)
-    return output.reshape(1, heads, count, -1).transpose(1, 2), None
+    return output.reshape(1, heads, count, -1).transpose(1, 2).contiguous(), None
 
 
 def _capped_attention(
@@ -132,7 +130,7 @@ def _capped_attention(
 def _refuse_unknown(
     module: nn.Module, plan: AttentionPlan | None, mask: Tensor | None, keywords: dict[str, Any]
 ) -> None:
-    unknown = sorted(k for k, v in keywords.items() if v is not None and k not in _NEUTRAL_KEYWORDS)
+    unknown = [keyword for keyword, value in keywords.items() if not _neutral(keyword, value)]
     if plan is not None and mask is None and not unknown:
         return
     if plan is None:
@@ -140,8 +138,14 @@ def _refuse_unknown(
     elif mask is not None:
         reason = "makes an attention mask of its own"
     else:
-        reason = f"passes {', '.join(unknown)} to attention, which tree attention does not know"
+        reason = f"passes {' and '.join(sorted(unknown))} to attention, which tree attention does not know"
     raise UnsupportedTargetError(f"{type(module).__name__} {reason}")
+
+
+def _neutral(keyword: str, value: Any) -> bool:
+    if value is None or keyword in _NEUTRAL_KEYWORDS or keyword.startswith("output_"):
+        return True
+    return keyword == "is_causal" and value is True
 
 
 AttentionInterface.register(ATTENTION_NAME, tree_attention)

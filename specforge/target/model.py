@@ -174,7 +174,12 @@ class Target:
         cache = self.new_cache(support.PROBE_TOKENS)
         plan = AttentionPlan.causal(0, support.PROBE_TOKENS, self.device)
         token_ids = torch.zeros(support.PROBE_TOKENS, dtype=torch.int64, device=self.device)
-        self._forward(token_ids, plan, cache, (), support.PROBE_TOKENS)
+        try:
+            self._forward(token_ids, plan, cache, (), support.PROBE_TOKENS)
+        except (AttributeError, RuntimeError, TypeError) as error:
+            raise UnsupportedTargetError(
+                f"{type(self.model).__name__} fails in a forward with tree attention: {error}"
+            ) from error
         support.check_probe(self._layers, self.config, plan, cache)
 
     def _checked_taps(self, taps: Sequence[int]) -> tuple[int, ...]:
@@ -195,8 +200,8 @@ class Target:
 
 
 def _stop_token_ids(model: PreTrainedModel) -> tuple[int, ...]:
-    configs = (getattr(model, "generation_config", None), model.config)
-    found = next((c.eos_token_id for c in configs if getattr(c, "eos_token_id", None) is not None), ())
+    stated = [getattr(config, "eos_token_id", None) for config in (model.generation_config, model.config)]
+    found = next((ids for ids in stated if ids is not None), ())
     return (found,) if isinstance(found, int) else tuple(int(i) for i in found)
 
 

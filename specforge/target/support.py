@@ -25,29 +25,27 @@ def check_config(config: PreTrainedConfig) -> None:
         UnsupportedTargetError: naming the model type and the layer type in the way.
     """
     if getattr(config, "is_encoder_decoder", False):
-        raise _unsupported(config, "an encoder-decoder, and its decoder's cross attention is no part of a token tree")
+        raise _unsupported(config, "is an encoder-decoder, whose decoder attends to more than its own tokens")
     text = config.get_text_config(decoder=True)
-    foreign = sorted({str(kind) for kind in _layer_types(text)} - {FULL, SLIDING, "attention", "global", "local"})
+    foreign = sorted({str(kind) for kind in _layer_types(text)} - {FULL, SLIDING})
     if foreign:
-        raise _unsupported(config, f"{', '.join(map(repr, foreign))} layers, which cannot branch or be rolled back")
+        raise _unsupported(
+            config, f"has {' and '.join(foreign)} layers; only {FULL} and {SLIDING} can branch and be rolled back"
+        )
     if _is_stateful(text):
-        raise _unsupported(config, f"{text.model_type!r} layers with recurrent state, which cannot be rolled back")
+        raise _unsupported(config, f"has {text.model_type} layers with recurrent state, which cannot be rolled back")
     if getattr(text, "use_bidirectional_attention", False):
-        raise _unsupported(config, "bidirectional attention")
+        raise _unsupported(config, "attends to later tokens (use_bidirectional_attention)")
     if "dynamic" in _rope_types(text):
-        raise _unsupported(config, "dynamic rope, whose keys change with the length of the sequence they are seen from")
+        raise _unsupported(config, "has dynamic rope, with which a key depends on the length of the whole sequence")
 
 
 def _unsupported(config: PreTrainedConfig, what: str) -> UnsupportedTargetError:
-    return UnsupportedTargetError(f"{config.model_type!r} cannot be a target: it has {what}")
+    return UnsupportedTargetError(f"a {config.model_type} model cannot be a target: it {what}")
 
 
 def _layer_types(config: PreTrainedConfig) -> Iterable[str]:
-    for key in ("layer_types", "layers_block_type", "block_types", "attention_types"):
-        kinds = getattr(config, key, None)
-        if kinds:
-            return kinds
-    return ()
+    return getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None) or ()
 
 
 def _is_stateful(config: PreTrainedConfig) -> bool:
