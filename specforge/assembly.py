@@ -107,8 +107,13 @@ def with_checkpoint(config: PipelineConfig, checkpoint: str) -> PipelineConfig:
     """
     if not takes_checkpoint(config):
         raise ConfigError(f"drafter {config.drafter.name!r} reads no checkpoint; got {checkpoint!r}")
-    options = {**config.drafter.options, "checkpoint": checkpoint}
-    return attrs.evolve(config, drafter=attrs.evolve(config.drafter, options=options))
+    return with_drafter_options(config, checkpoint=checkpoint)
+
+
+def with_drafter_options(config: PipelineConfig, **options: Any) -> PipelineConfig:
+    """Return a copy whose drafter has these options too."""
+    drafter = attrs.evolve(config.drafter, options={**config.drafter.options, **options})
+    return attrs.evolve(config, drafter=drafter)
 
 
 def _or(config: PartConfig, default: str) -> PartConfig:

@@ -10,26 +10,36 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
+import attrs
 import torch
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.logging import RichHandler
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 from typer.exceptions import Abort, TyperException
 
-from specforge import registry
+from specforge import checkpoints, registry
 from specforge._version import __version__
-from specforge.assembly import describe, option_names, takes_checkpoint, with_checkpoint
-from specforge.config import PipelineConfig, load_config_file
+from specforge.assembly import describe, option_names
+from specforge.config import AUTO, PipelineConfig
+from specforge.cost_model import CostModel
 from specforge.errors import ConfigError, SpecforgeError
 from specforge.pipeline import Pipeline
-from specforge.presets import PRESETS, preset_config
+from specforge.presets import PRESETS
+from specforge.profiling import DEFAULT_CONTEXTS, DEFAULT_NODES, Plan, profile_to_file
 from specforge.report.compare import BASELINE, Comparison, compare, generations
 from specforge.report.prompts import PromptItem, demo_prompts, load_prompts
 from specforge.report.table import to_json, to_table
 from specforge.result import GenerationResult
-from specforge.target import Target, load_target
+from specforge.selection import named_configs, one_config, share_target
+from specforge.target import Target
+
+
+def _numbers(values: Sequence[int]) -> str:
+    return ",".join(map(str, values))
+
 
 app = typer.Typer(
     name="specforge",
@@ -119,7 +129,7 @@ def generate(
         "raw": raw,
         "template_args": _template_args(template_arg),
     }
-    pipeline = Pipeline.from_config(_one_config(preset, config, target, checkpoint, device, dtype))
+    pipeline = Pipeline.from_config(one_config(preset, config, target, checkpoint, device, dtype))
     stream = pipeline.stream(sys.stdin.read() if prompt == "-" else prompt, **options)
     for piece in stream:
         if not as_json:
@@ -165,7 +175,12 @@ def compare_pipelines(
     limit: Annotated[int | None, typer.Option("--limit", help="Take only the first so many prompts.")] = None,
     repeats: Annotated[int, typer.Option("--repeats", help="Run everything so often; medians are reported.")] = 1,
     target: TargetName = None,
-    checkpoint: Checkpoint = None,
+    checkpoint: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--checkpoint", help="Drafter checkpoint; may be repeated: each drafter gets the one of its kind."
+        ),
+    ] = None,
     device: Device = None,
     dtype: Dtype = None,
     max_new_tokens: MaxNewTokens = 96,
@@ -186,9 +201,9 @@ def compare_pipelines(
         "raw": raw,
         "template_args": _template_args(template_arg),
     }
-    configs = _named_configs(presets, config or [], target, checkpoint, device, dtype)
+    configs = named_configs(presets, config or [], target, checkpoint or [], device, dtype)
     items = demo_prompts()[:limit] if prompts is None else load_prompts(prompts, limit)
-    pipelines = _share_target(configs)
+    pipelines = share_target(configs)
     comparison = _compare_with_progress(pipelines, items, options, repeats, quiet=as_json)
     loaded = pipelines[BASELINE].target
     comparison.settings.update(_settings(configs, loaded, options, str(prompts or "demo"), len(items), repeats))
@@ -206,9 +221,7 @@ def compare_pipelines(
 def _compare_with_progress(
     pipelines: dict[str, Pipeline], items: Sequence[PromptItem], options: dict[str, Any], repeats: int, quiet: bool
 ) -> Comparison:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True) as progress:
+    with _progress(quiet) as progress:
         task = progress.add_task("comparing", total=generations(items, len(pipelines), repeats))
         return compare(pipelines, items, options, repeats=repeats, progress=lambda _name: progress.advance(task))
 
@@ -234,59 +247,86 @@ def _settings(
     }
 
 
-def _named_configs(
-    presets: str | None,
-    files: Sequence[Path],
-    target: str | None,
-    checkpoint: str | None,
-    device: str | None,
-    dtype: str | None,
-) -> dict[str, PipelineConfig]:
-    names = [name.strip() for name in (presets or "").split(",") if name.strip()]
-    if not names and not files:
-        raise ConfigError("nothing to compare; give --presets a,b,c or --config file.py")
-    configs = {BASELINE: preset_config(BASELINE), **{name: preset_config(name) for name in names}}
-    for file in files:
-        if file.stem in configs:
-            raise ConfigError(f"two pipelines are called {file.stem!r}; rename the config file {str(file)!r}")
-        configs[file.stem] = load_config_file(file)
-    if target is None:
-        target = next((configs[file.stem].target for file in files), None)
-    configs = {name: config.override(target, dtype, device) for name, config in configs.items()}
-    if checkpoint is not None:
-        users = [name for name, config in configs.items() if takes_checkpoint(config)]
-        if not users:
-            raise ConfigError(f"none of {', '.join(configs)} reads a checkpoint; got {checkpoint!r}")
-        configs.update({name: with_checkpoint(configs[name], checkpoint) for name in users})
-    return configs
+@app.command()
+def inspect(checkpoint: Annotated[str, typer.Argument(help="Folder or hub id.")], as_json: AsJson = False) -> None:
+    """Say what a drafter checkpoint is, and which target it fits."""
+    found = checkpoints.describe(checkpoint)
+    if as_json:
+        _print_json(found)
+        return
+    console = Console(highlight=False, emoji=False)
+    width = max(len(key) for key in found)
+    for key, value in found.items():
+        shown = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else _plain(value)
+        console.print(f"{key.replace('_', ' '):<{width}}  {escape(shown)}", soft_wrap=True)
 
 
-def _share_target(configs: dict[str, PipelineConfig]) -> dict[str, Pipeline]:
-    first = configs[BASELINE]
-    for name, config in configs.items():
-        for option in ("target", "dtype", "device"):
-            if getattr(config, option) != getattr(first, option):
-                raise ConfigError(
-                    f"{name!r} has {option} {getattr(config, option)!r}, another pipeline {getattr(first, option)!r}; "
-                    f"pipelines are compared on one target: give --{option}"
-                )
-    target = load_target(first.target, dtype=first.dtype, device=first.device)
-    return {name: Pipeline.from_config(config, target=target) for name, config in configs.items()}
+def _plain(value: Any) -> str:
+    if value is None or value == []:
+        return "none"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _one_config(
-    preset: str | None,
-    file: Path | None,
-    target: str | None,
-    checkpoint: str | None,
-    device: str | None,
-    dtype: str | None,
-) -> PipelineConfig:
-    if (preset is None) == (file is None):
-        raise ConfigError("give one of --preset (see `specforge list`) and --config file.py")
-    config = preset_config(preset) if preset is not None else load_config_file(file or "")
-    config = config.override(target, dtype, device)
-    return config if checkpoint is None else with_checkpoint(config, checkpoint)
+@app.command()
+def profile(
+    out: Annotated[Path, typer.Option("--out", help="Where to write the cost model.")] = Path("cost_model.json"),
+    preset: Annotated[str | None, typer.Option("--preset", help="Whose drafter to measure.")] = None,
+    config: ConfigFile = None,
+    target: TargetName = None,
+    checkpoint: Checkpoint = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    contexts: Annotated[str, typer.Option(help="Context lengths to measure at.")] = _numbers(DEFAULT_CONTEXTS),
+    nodes: Annotated[str, typer.Option(help="Numbers of draft nodes to measure.")] = _numbers(DEFAULT_NODES),
+    repeats: Annotated[int, typer.Option("--repeats", help="Passes whose median counts.")] = 9,
+    as_json: AsJson = False,
+) -> None:
+    """Measure what drafting and verifying cost; write a cost model. Interrupted, it goes on where it stopped."""
+    plan = Plan(_whole_numbers("--contexts", contexts), _whole_numbers("--nodes", nodes), repeats)
+    chosen = one_config(preset, config, target, checkpoint, device, dtype)
+    # Only the drafter is measured: a builder that wants a cost model must not measure one first.
+    pipeline = Pipeline.from_config(attrs.evolve(chosen, builder=AUTO))
+    with _progress(quiet=as_json) as bar:
+        task = bar.add_task("measuring", total=None)
+        model = profile_to_file(
+            pipeline.target,
+            pipeline.parts.drafter,
+            out,
+            plan,
+            lambda done, of: bar.update(task, completed=done, total=of),
+        )
+    if as_json:
+        _print_json(model.to_dict())
+        return
+    Console().print(_cost_table(model))
+    print(f"wrote {out}")
+
+
+def _cost_table(model: CostModel) -> Table:
+    table = Table(
+        box=SIMPLE_HEAD, caption=f"draft {1e3 * model.draft_seconds:.2f} ms; verify in ms", caption_justify="left"
+    )
+    table.add_column("nodes", justify="right")
+    for context in model.context_lengths:
+        table.add_column(f"context {context}", justify="right")
+    for index, count in enumerate(model.nodes):
+        table.add_row(str(count), *(f"{1e3 * row[index]:.2f}" for row in model.seconds))
+    return table
+
+
+def _whole_numbers(option: str, text: str) -> list[int]:
+    try:
+        return [int(number) for number in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"{option} is {text!r}; it must be whole numbers separated by commas") from None
+
+
+def _progress(quiet: bool) -> Progress:
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True)
 
 
 def _sampling(
@@ -321,9 +361,7 @@ def _print_json(value: dict[str, Any]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command; an error of ours is one line on standard error and exit code 2."""
-    logging.basicConfig(
-        level=logging.WARNING, format="%(message)s", handlers=[RichHandler(console=Console(stderr=True))]
-    )
+    logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
     try:
         code = app(args=None if arguments is None else list(arguments), standalone_mode=False)
     except SpecforgeError as error:

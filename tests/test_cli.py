@@ -97,7 +97,7 @@ def test_compare_prints_a_table_that_fits_a_terminal(run, prompts: str, monkeypa
     )
     assert code == 0
     assert "…" not in out
-    for word in ("pipeline", "τ", "tokens/s", "speed-up", "lossless", "yes"):
+    for word in ("pipeline", "τ", "tokens", "speed-", "lossless", "yes"):
         assert word in out
 
 
@@ -165,3 +165,81 @@ def test_the_installed_command_runs() -> None:
     assert done.returncode == 2
     assert "unknown preset 'nothing'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+TINY_DRAFTERS = [str(Path(TINY).parent / kind) for kind in ("domino", "dflash")]
+CPU_PRESETS = (
+    "ar,dflash,domino,ddtree,caddtree,domino-ddtree,dominotree-marginal,dominotree,condadaptive,dartree-fixed,dartree"
+)
+
+
+def test_compare_all_presets(run, prompts: str, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    checkpoints = [word for folder in TINY_DRAFTERS for word in ("--checkpoint", folder)]
+    arguments = ("--target", TINY, "--prompts", prompts, "--max-new-tokens", "24", *checkpoints)
+    code, out, _ = run("compare", "--presets", CPU_PRESETS, *arguments, "--json")
+    assert code == 0
+    rows = json.loads(out)["results"]
+    assert [row["preset"] for row in rows] == CPU_PRESETS.split(",")
+    assert all(row["lossless"] is True and not row["divergences"] for row in rows)
+    assert all(row["acceptance_length"] > 2 for row in rows[1:])
+    code, out, _ = run("compare", "--presets", "dominotree-marginal,dartree-fixed", *arguments)
+    assert code == 0
+    assert "dominotree-marginal" in out
+    assert "…" not in out
+
+
+def test_a_checkpoint_goes_to_the_drafters_of_its_kind(run, prompts: str, caplog) -> None:
+    domino, dflash = TINY_DRAFTERS
+    arguments = ("--target", TINY, "--prompts", prompts, "--max-new-tokens", "2", "--limit", "1", "--json")
+    code, out, _ = run("compare", "--presets", "dflash,domino,ngram", *arguments, "--checkpoint", domino)
+    assert code == 0
+    drafters = {name: config["drafter"] for name, config in json.loads(out)["settings"]["pipelines"].items()}
+    assert drafters["domino"] == {"name": "domino", "checkpoint": domino}
+    assert drafters["dflash"] == {"name": "dflash", "checkpoint": domino, "ignore_head": True}
+    assert drafters["ngram"] == {"name": "ngram"}
+    assert f"dflash drafts with the backbone of {domino} alone; its domino head is ignored" in caplog.text
+    code, _, err = run("compare", "--presets", "domino", *arguments, "--checkpoint", dflash)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "is a dflash drafter" in err
+    twice = ("--checkpoint", domino, "--checkpoint", str(Path(domino) / ".." / "domino"))
+    code, _, err = run("compare", "--presets", "domino", *arguments, *twice)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "could read any of" in err
+
+
+def test_inspect_says_what_a_checkpoint_is(run) -> None:
+    code, out, err = run("inspect", TINY_DRAFTERS[0])
+    assert (code, err) == (0, "")
+    for line in ("kind              domino", "block size        8", "taps              1, 2", "hidden_size 96"):
+        assert line in out
+    code, out, _ = run("inspect", TINY_DRAFTERS[1], "--json")
+    assert json.loads(out)["kind"] == "dflash"
+    code, out, err = run("inspect", TINY)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+
+
+def test_profile_writes_a_cost_model_that_caddtree_takes(run, tmp_path: Path, prompts: str) -> None:
+    file = tmp_path / "cost.json"
+    base = ("--target", TINY, "--checkpoint", TINY_DRAFTERS[1])
+    sizes = ("--contexts", "16,64", "--nodes", "0,4,16", "--repeats", "2")
+    code, out, _ = run("profile", "--preset", "caddtree", *base, *sizes, "--out", str(file))
+    assert code == 0
+    assert f"wrote {file}" in out
+    model = json.loads(file.read_text())
+    assert (model["context_lengths"], model["nodes"]) == ([16, 64], [0, 4, 16])
+    config = tmp_path / "mine.py"
+    parts = f"drafter={{'name': 'dflash', 'checkpoint': {TINY_DRAFTERS[1]!r}}}, scorer='marginal'"
+    builder = f"builder={{'name': 'heap', 'budget': 16, 'cost_model': {str(file)!r}}}"
+    text = f"from specforge import PipelineConfig\nconfig = PipelineConfig(target={TINY!r}, {parts}, {builder}"
+    config.write_text(text + ")\n")
+    code, out, err = run("compare", "--config", str(config), "--prompts", prompts, "--max-new-tokens", "9", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["results"][1]["lossless"] is True
+    config.write_text(text + ", dtype='bfloat16')\n")
+    code, _, err = run("generate", "--config", str(config), PROMPT)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "bfloat16" in err
+    code, _, err = run("profile", "--preset", "caddtree", *base, "--nodes", "0,many", "--out", str(file))
+    assert (code, err.count("\n")) == (2, 1)
+    assert "'0,many'" in err

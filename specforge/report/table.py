@@ -27,17 +27,19 @@ def _row_json(row: Row) -> dict[str, Any]:
 
 def to_table(comparison: Comparison) -> Table:
     """Return a table: τ, tokens/s, speed-up over ``ar``, milliseconds a round by stage, lossless or not."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption="ms are a round's, by stage", caption_justify="left")
-    table.add_column("pipeline", no_wrap=True)
-    for name in ("τ", "tokens/s", "speed-up", *(f"{stage}\nms" for stage in _ROUND_STAGES)):
+    table = Table(
+        box=SIMPLE_HEAD, padding=0, show_edge=False, caption="ms are a round's, by stage", caption_justify="left"
+    )
+    table.add_column("pipeline", no_wrap=True, vertical="bottom")
+    for name in ("τ", "tokens\n/s", "speed-\nup", *(f"{stage}\nms" for stage in _ROUND_STAGES)):
         table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
-    table.add_column("lossless", no_wrap=True)
+    table.add_column("lossless", no_wrap=True, vertical="bottom")
     best = max((row.speedup for row in comparison.rows if row.speedup == row.speedup), default=None)
     for row in comparison.rows:
         stages = [
             _number(1e3 * row.stage_seconds[stage] / row.rounds if row.rounds else None) for stage in _ROUND_STAGES
         ]
-        figures = [_number(row.acceptance_length), _number(row.tokens_per_second, 1), f"{_number(row.speedup)}x"]
+        figures = [_number(row.acceptance_length), _number(row.tokens_per_second, 1), _number(row.speedup) + "x"]
         table.add_row(row.name, *figures, *stages, lossless_word(row), style="bold" if row.speedup == best else None)
     return table
 
