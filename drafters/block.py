@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from attrs import define, field, frozen
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
-from specforge.checkpoints import Checkpoint, DrafterConfig, open_checkpoint, target_ids
+from specforge.checkpoints import Checkpoint, DrafterConfig, open_checkpoint
 from specforge.drafters.backbone import block_sights
 from specforge.drafters.cache import ContextCache
+from specforge.drafters.logits import BaseLogits
 from specforge.drafters.model import DraftModel, load_model
 from specforge.errors import CheckpointError, ConfigError, IncompatiblePartsError
 from specforge.interfaces import BASE_LOGITS, HIDDEN, Capabilities, CorrectionHead, Draft, Drafter, DraftSession, Round
@@ -104,7 +104,7 @@ class BlockDrafter(Drafter):
         size = config.block_size if self.block_size is None else self.block_size
         correction = self.make_correction(model, target.embedding)
         speed_up(model, target.lm_head)
-        base_logits = _base_logits(config, model, _fast_head(target.lm_head))
+        base_logits = BaseLogits(model, target.lm_head)
         self._bound = BoundDrafter(config, size, model, target.embedding, base_logits, correction)
 
     @property
@@ -203,43 +203,3 @@ def check_fits(checkpoint: Checkpoint, target: Target) -> None:
             f"{checkpoint.source} does not fit target {target.name}: it taps layer {outside[0]}, "
             f"the target's last is {target.num_layers - 1}"
         )
-
-
-def _fast_head(lm_head: nn.Module) -> nn.Module:
-    holder = nn.ModuleList([lm_head])
-    speed_up(holder, lm_head)
-    return holder[0]
-
-
-def _base_logits(config: DrafterConfig, model: DraftModel, lm_head: nn.Module) -> Callable[[Tensor], Tensor]:
-    head: Callable[[Tensor], Tensor] = lm_head
-    if config.draft_vocab_size is not None:
-        head = _DraftVocabularyHead(lm_head, target_ids(model.get_buffer("d2t")), config.vocab_size)
-    multiplier, cap = config.output_multiplier, config.final_logit_softcapping
-
-    def base_logits(hidden: Tensor) -> Tensor:
-        logits = head(hidden).float()
-        if multiplier != 1.0:
-            logits = logits * multiplier
-        return logits if cap is None else cap * torch.tanh(logits / cap)
-
-    return base_logits
-
-
-class _DraftVocabularyHead:
-    """The target's head cut to the tokens a drafter can draft; all others get ``-inf``."""
-
-    def __init__(self, lm_head: nn.Module, ids: Tensor, vocab_size: int) -> None:
-        if not isinstance(lm_head, nn.Linear):
-            raise IncompatiblePartsError(
-                f"the target's head is a {type(lm_head).__name__}; a drafter with its own vocabulary needs a Linear"
-            )
-        self.ids = ids
-        self.vocab_size = vocab_size
-        self.weight = lm_head.weight.detach()[ids]
-        self.bias = None if lm_head.bias is None else lm_head.bias.detach()[ids]
-
-    def __call__(self, hidden: Tensor) -> Tensor:
-        logits = hidden.new_full((len(hidden), self.vocab_size), float("-inf"))
-        logits[:, self.ids] = F.linear(hidden, self.weight, self.bias)
-        return logits

@@ -29,7 +29,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from specforge.drafters import backbone, block, cache
+from specforge.drafters import backbone, cache, logits
 from specforge.drafters.dflash import DFlashDrafter
 from specforge.drafters.domino import DominoDrafter
 from specforge.errors import CheckpointError, ConfigError, IncompatiblePartsError
@@ -94,13 +94,13 @@ def check_stream(case: Case, commits: list[int], drafted: list[bool], size: int,
             compare(draft, *definition(case, target, features[:done], root_token, size))
 
 
-def compare(draft: Draft, hidden: Tensor, logits: Tensor) -> None:
+def compare(draft: Draft, hidden: Tensor, base_logits: Tensor) -> None:
     assert draft.hidden is not None
     assert draft.base_logits is not None
     assert draft.depth == len(draft.hidden) == len(draft.base_logits) == len(hidden)
     assert draft.base_logits.dtype == torch.float32
     torch.testing.assert_close(draft.hidden.double(), hidden, atol=TOLERANCE, rtol=TOLERANCE)
-    torch.testing.assert_close(draft.base_logits.double(), logits, atol=TOLERANCE, rtol=TOLERANCE)
+    torch.testing.assert_close(draft.base_logits.double(), base_logits, atol=TOLERANCE, rtol=TOLERANCE)
 
 
 ROPES: list[dict[str, Any]] = [
@@ -207,13 +207,16 @@ def block_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def cap_before_multiplier(monkeypatch: pytest.MonkeyPatch) -> None:
-    base_logits = block._base_logits
+    call = logits.BaseLogits.__call__
 
-    def swapped(config: Any, *rest: Any) -> Any:
-        plain = base_logits(attrs.evolve(config, output_multiplier=1.0), *rest)
-        return lambda hidden: plain(hidden) * config.output_multiplier
+    def swapped(self: Any, hidden: Tensor) -> Tensor:
+        config = self._config
+        self._config = attrs.evolve(config, output_multiplier=1.0)
+        capped = call(self, hidden)
+        self._config = config
+        return capped * config.output_multiplier
 
-    monkeypatch.setattr(block, "_base_logits", swapped)
+    monkeypatch.setattr(logits.BaseLogits, "__call__", swapped)
 
 
 MUTANTS = [
@@ -375,10 +378,11 @@ def test_a_head_is_ignored_only_when_asked(tmp_path: Path) -> None:
     assert torch.equal(drafts[0].base_logits, drafts[1].base_logits)
 
 
-def test_a_reduced_vocabulary_is_spread_over_the_targets(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [{}, {"output_multiplier": 0.5, "final_logit_softcapping": 1.5}])
+def test_a_reduced_vocabulary_is_spread_over_the_targets(tmp_path: Path, options: dict[str, float]) -> None:
     ids, maps = vocabulary_maps()
     config, tensors = speculators("dflash", reduced=True)
-    full, _ = speculators()
+    config, full = config | options, speculators()[0] | options
     target, features = tiny_target(), torch.ones(1, 4, len(TAPS) * HIDDEN)
     drafts = []
     for name, c, t in (("reduced", config, tensors), ("full", full, backbone_tensors())):
