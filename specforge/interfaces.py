@@ -96,7 +96,8 @@ class Candidates:
 
     Attributes:
         tokens: ``[n, K]`` int64.
-        log_probs: ``[n, K]`` float32, at most 0; ``-inf`` (or NaN) marks an entry that is no candidate.
+        log_probs: ``[n, K]`` float32, at most 0; ``-inf`` (or NaN) marks an entry that is no candidate, whose token
+            is a valid id all the same.
     """
 
     tokens: Tensor
@@ -219,7 +220,8 @@ class Scorer(Part):
             depth: the draft position of ``tokens``, that is the depth of the parents.
             state: the parents' states, as given to ``expand``.
             parent_rows: ``[m]`` int64, the row of ``state`` each child descends from.
-            tokens: ``[m]`` int64, the children's tokens.
+            tokens: ``[m]`` int64, the children's tokens; builders that do not wait for the device may also pass
+            entries that are no candidates, and make no use of what comes of them.
         """
 
 

@@ -22,7 +22,8 @@ def draw_tree(draft: Draft, scorer: Scorer, round: Round, branching: Sequence[in
     drawn; this is what keeps rejection verification lossless.
 
     Cousins are drawn with the same uniforms, keyed by position and rank among siblings. That is sound: a walk meets
-    the children of one node a depth, and which node that is does not depend on the uniforms of the next position.
+    the children of one node a depth, and which node that is does not depend on the uniforms of the next position. Nor
+    do they bias a later round that draws at the same position again: nothing decided in between has looked at them.
 
     Args:
         draft: the round's draft.

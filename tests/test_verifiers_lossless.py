@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from statistics_helpers import SIGNIFICANCE, World, decode, g_test, p_value, plain_decode
 
-from specforge.drafters import ngram  # noqa: F401
 from specforge.interfaces import Draft, Round, Scorer, TreeBuilder, Verdict, Verifier
 from specforge.sampling import KeyedUniforms, SamplingParams
 from specforge.strategies import drawing
