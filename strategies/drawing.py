@@ -121,4 +121,6 @@ class _Growing:
 def _stack(blocks: Sequence[Tensor]) -> Tensor:
     """Put blocks of rows on top of each other, padded on the right with zeros."""
     width = max(block.shape[1] for block in blocks)
-    return torch.cat([torch.nn.functional.pad(block, (0, width - block.shape[1])) for block in blocks])
+    return torch.cat(
+        [b if b.shape[1] == width else torch.nn.functional.pad(b, (0, width - b.shape[1])) for b in blocks]
+    )

@@ -267,3 +267,17 @@ def reference_row(drafter, draft: Draft, round: Round, tree: DraftTree, node: in
     row = torch.full((6,), float("-inf"))
     row[list(nexts)] = -float(np.log(len(nexts)))
     return row
+
+
+def test_rows_of_different_widths_share_a_proposal() -> None:
+    class Narrowing(TableScorer):
+        def expand(self, draft, depth, state):
+            row = super().expand(draft, depth, state)
+            return Candidates(row.tokens[:, : 4 - depth], row.log_probs[:, : 4 - depth])
+
+    tree = Sampled((4, 4, 4)).build(Draft(3), Narrowing(RandomTable(6, 1, normalised=True)), make_round())
+    assert [len(tree.children(node)) for node in range(len(tree))] == [4] + [3] * 4 + [2] * 12 + [0] * 24
+    for node in range(17):
+        q = tree.proposal.distribution(node, torch.zeros(6, dtype=torch.float64))
+        assert int((q > 0).sum()) == 4 - tree.depths[node]
+        assert float(q.sum()) == pytest.approx(1)
