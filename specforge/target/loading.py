@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from safetensors import SafetensorError
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import logging as transformers_logging
 
 from specforge.errors import ConfigError
@@ -18,6 +27,7 @@ from specforge.target.support import check_config
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
+_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 T = TypeVar("T")
 
@@ -36,15 +46,11 @@ def load_target(name_or_folder: str, dtype: str = "auto", device: str = "auto") 
     """
     chosen_dtype, chosen_device = parse_dtype(dtype), parse_device(device)
     with _quiet_progress():
-        source = str(bundled_folder()) if name_or_folder == BUNDLED_TARGET else name_or_folder
+        source = str(bundled_folder()) if name_or_folder == BUNDLED_TARGET else _checked_source(name_or_folder)
         config = _attempt(name_or_folder, "config", lambda: AutoConfig.from_pretrained(source))
         check_config(config)
         tokenizer = _load_tokenizer(name_or_folder, source)
-        model = _attempt(
-            name_or_folder,
-            "weights",
-            lambda: AutoModelForCausalLM.from_pretrained(source, config=config, dtype=chosen_dtype),
-        )
+        model = _load_model(name_or_folder, source, config, chosen_dtype)
     return Target(model.to(chosen_device), tokenizer, name_or_folder)
 
 
@@ -68,6 +74,32 @@ def parse_device(device: str) -> torch.device:
     return chosen
 
 
+def _checked_source(name_or_folder: str) -> str:
+    """Return the name, or the folder with ``~`` expanded, unless it can be neither: the hub is slow to say no."""
+    folder = Path(name_or_folder).expanduser()
+    if folder.is_dir():
+        return str(folder)
+    if folder.is_file():
+        raise ConfigError(f"target {name_or_folder!r} is a file; give the folder it lies in, or a hub id")
+    if not _HUB_ID.fullmatch(name_or_folder):
+        raise ConfigError(f"target folder {name_or_folder!r} does not exist, and a hub id looks like 'owner/name'")
+    return name_or_folder
+
+
+def _load_model(name: str, source: str, config: PreTrainedConfig, dtype: torch.dtype | str) -> PreTrainedModel:
+    model, report = _attempt(
+        name,
+        "weights",
+        lambda: AutoModelForCausalLM.from_pretrained(source, config=config, dtype=dtype, output_loading_info=True),
+    )
+    missing = sorted(report["missing_keys"])
+    if missing:
+        # transformers fills these with random numbers
+        named = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+        raise ConfigError(f"cannot load the weights of target {name!r}: {len(missing)} are missing: {named}")
+    return model
+
+
 def _load_tokenizer(name: str, source: str) -> PreTrainedTokenizerBase | None:
     folder = Path(source)
     if folder.is_dir() and not any((folder / file).is_file() for file in _TOKENIZER_FILES):
@@ -78,10 +110,11 @@ def _load_tokenizer(name: str, source: str) -> PreTrainedTokenizerBase | None:
 def _attempt(name: str, what: str, load: Callable[[], T]) -> T:
     try:
         return load()
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         # transformers raises any of these for files that are missing, cut short or of an unknown kind
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise ConfigError(f"cannot load the {what} of target {name!r}: {reason}") from error
+        where = "" if Path(name).expanduser().exists() or name == BUNDLED_TARGET else " (no folder, so a hub id)"
+        raise ConfigError(f"cannot load the {what} of target {name!r}{where}: {reason}") from error
 
 
 @contextmanager
