@@ -109,7 +109,7 @@ def load_config_file(path: str | Path) -> PipelineConfig:
     if not Path(path).is_file():
         raise ConfigError(f"config file {str(path)!r} does not exist")
     try:
-        names = runpy.run_path(str(path))
+        names = runpy.run_path(str(path), run_name=f"config file {path}")
     except SpecforgeError as error:
         raise ConfigError(f"config file {str(path)!r}: {error}") from error
     except (Exception, SystemExit) as error:

@@ -128,3 +128,21 @@ def test_bad_config_files(tmp_path: Path, text: str | None, message: str) -> Non
         load_config_file(file)
     assert str(file) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_two_config_files_cannot_take_one_name_from_each_other(tmp_path: Path) -> None:
+    text = """
+from specforge import PipelineConfig, register
+from specforge.interfaces import TreeBuilder
+
+@register.builder("taken-in-test")
+class Mine(TreeBuilder):
+    def build(self, draft, scorer, round): ...
+
+config = PipelineConfig(drafter="ngram", builder="taken-in-test")
+"""
+    for name in ("one.py", "two.py"):
+        (tmp_path / name).write_text(text)
+    assert load_config_file(tmp_path / "one.py") == load_config_file(tmp_path / "one.py")
+    with pytest.raises(ConfigError, match=r"builder 'taken-in-test' is registered already, by config file .*one\.py"):
+        load_config_file(tmp_path / "two.py")
