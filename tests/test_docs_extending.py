@@ -84,9 +84,11 @@ def test_the_builder_of_the_page_drafts_trees_that_are_accepted(workspace: Path,
 
 
 def test_a_typo_in_the_page_is_refused_as_it_says(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    typo = workspace / "typo.py"
-    typo.write_text((workspace / "beam.py").read_text().replace('"width": 3', '"widht": 3'))
+    file = workspace / "beam.py"
+    right = file.read_text()
+    file.write_text(right.replace('"width": 3', '"widht": 3'))
     with pytest.raises(SystemExit) as exit_:
-        main(["generate", "--config", str(typo), "1 2 3"])
+        main(["generate", "--config", str(file), "1 2 3"])
+    file.write_text(right)
     assert exit_.value.code == 2
     assert "builder 'beam' has no option 'widht'; did you mean 'width'?" in capsys.readouterr().err
