@@ -6,6 +6,7 @@ that: in bf16, ties among the best logits are common, and builders are compared 
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -52,41 +53,58 @@ def exact_topk(scores: Tensor, k: int, shift: Tensor | None = None) -> tuple[Ten
 
 
 def _select(rows: Tensor, k: int, shift: Tensor | None) -> tuple[Tensor, Tensor]:
-    if 2 * (k + 1) * _CHUNK <= rows.shape[1]:
-        return _select_in_chunks(rows, k, shift)
-    return _select_whole(rows, k, shift)
+    long = 2 * (k + 1) * _CHUNK <= rows.shape[1]
+    if rows.device.type == "cpu":
+        return _select_above_threshold(rows, k, shift) if long else _select_on_host(rows, k, shift)
+    keys = comparable(rows if shift is None else rows - shift)
+    return _select_in_chunks(keys, k) if long else _select_whole(keys, k)
 
 
-def _select_in_chunks(rows: Tensor, k: int, shift: Tensor | None) -> tuple[Tensor, Tensor]:
+def _select_above_threshold(rows: Tensor, k: int, shift: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Select among the entries that reach the ``k``-th highest of the chunks' maxima, which ``k`` entries do.
+
+    One cheap pass over the rows finds the threshold, and one their few entries above it.
+    """
+    maxima = rows.unfold(1, _CHUNK, _CHUNK).amax(dim=-1)
+    if bool(maxima.isnan().any()) or not (shift is None or bool(shift.isfinite().all())):
+        rows, shift = comparable(rows if shift is None else rows - shift), None
+        maxima = rows.unfold(1, _CHUNK, _CHUNK).amax(dim=-1)
+    thresholds = torch.topk(maxima, k).values[:, -1:]
+    if shift is not None:
+        # Entries that are equal once shifted are at most one rounding apart.
+        slack = 4 * torch.finfo(torch.float32).eps * (thresholds.abs() + shift.abs())
+        thresholds = torch.where(thresholds.isinf(), thresholds, thresholds - slack)
+    values = np.empty((len(rows), k), dtype=np.float32)
+    indices = np.empty((len(rows), k), dtype=np.int64)
+    shifts = np.zeros((len(rows), 1), dtype=np.float32) if shift is None else shift.numpy()
+    for line, (entries, threshold) in enumerate(zip(rows.numpy(), thresholds.numpy(), strict=True)):
+        found = np.flatnonzero(entries >= threshold)
+        falling = shifts[line] - entries[found]
+        order = falling.argsort(kind="stable")[:k]
+        indices[line], values[line] = found[order], -falling[order]
+    return torch.from_numpy(values), torch.from_numpy(indices)
+
+
+def _select_in_chunks(keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Select among the ``k`` chunks of highest maximum, which hold all of the ``k`` highest entries.
 
     An entry outside them has ``k`` entries before it, one a chosen chunk: higher, or equal and of a smaller index,
     since chunks are runs of indices. One cheap pass over the row replaces a selection over it.
     """
-    if rows.device.type != "cpu":
-        rows = comparable(rows)
-    chunks = rows.unfold(1, _CHUNK, _CHUNK)
-    maxima = chunks.amax(dim=-1)
-    if rows.device.type == "cpu" and bool(maxima.isnan().any()):
-        rows = comparable(rows)
-        chunks = rows.unfold(1, _CHUNK, _CHUNK)
-        maxima = chunks.amax(dim=-1)
-    chosen = _select_whole(maxima, k, shift)[1].sort(dim=-1).values
-    lines = torch.arange(rows.shape[0], device=rows.device)[:, None]
-    rest = rows[:, chunks.shape[1] * _CHUNK :]
+    chunks = keys.unfold(1, _CHUNK, _CHUNK)
+    chosen = _select_whole(chunks.amax(dim=-1), k)[1].sort(dim=-1).values
+    lines = torch.arange(keys.shape[0], device=keys.device)[:, None]
+    rest = keys[:, chunks.shape[1] * _CHUNK :]
     entries = chunks[lines, chosen].flatten(1)
     entries = torch.cat([entries, rest], dim=1) if rest.shape[1] else entries
-    values, places = _select_whole(entries, k, shift)
+    values, places = _select_whole(entries, k)
     # The entries after the last whole chunk follow the chosen ones, as if they were one chunk more.
     chosen = torch.nn.functional.pad(chosen, (0, 1), value=chunks.shape[1])
     return values, chosen.gather(1, places // _CHUNK) * _CHUNK + places % _CHUNK
 
 
-def _select_whole(rows: Tensor, k: int, shift: Tensor | None) -> tuple[Tensor, Tensor]:
-    if rows.device.type == "cpu":
-        return _select_on_host(rows, k, shift)
-    keys = comparable(rows if shift is None else rows - shift)
-    return _select_by_sorting(keys, k) if rows.shape[1] <= _SMALL_ROW else _select_by_composite_keys(keys, k)
+def _select_whole(keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    return _select_by_sorting(keys, k) if keys.shape[1] <= _SMALL_ROW else _select_by_composite_keys(keys, k)
 
 
 def comparable(scores: Tensor) -> Tensor:

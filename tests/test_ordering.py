@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import hypothesis.strategies as st
 import pytest
@@ -32,6 +33,13 @@ def by_composite_keys(scores: Tensor, k: int, shift: Tensor | None) -> tuple[Ten
 def by_sorting(scores: Tensor, k: int, shift: Tensor | None) -> tuple[Tensor, Tensor]:
     keys = ordering.comparable(scores.float() if shift is None else scores.float() - shift)
     return ordering._select_by_sorting(keys, min(k, keys.shape[1]))
+
+
+def in_chunks(scores: Tensor, k: int, shift: Tensor | None) -> tuple[Tensor, Tensor]:
+    keys = ordering.comparable(scores.float() if shift is None else scores.float() - shift)
+    k = min(k, keys.shape[1])
+    select = ordering._select_in_chunks if keys.shape[1] >= 2 * k * ordering._CHUNK else ordering._select_whole
+    return select(keys, k)
 
 
 def check(topk: Topk, scores: Tensor, k: int, shift: Tensor | None) -> None:
@@ -69,7 +77,7 @@ def _chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("_chunks")
-@pytest.mark.parametrize("topk", [exact_topk, by_composite_keys, by_sorting], ids=lambda topk: topk.__name__)
+@pytest.mark.parametrize("topk", [exact_topk, by_composite_keys, by_sorting, in_chunks], ids=lambda topk: topk.__name__)
 @settings(max_examples=150, suppress_health_check=[])
 @given(problem=problems())
 def test_is_a_stable_sort_cut_short(topk: Topk, problem: tuple[Tensor, int, Tensor | None]) -> None:
@@ -112,19 +120,29 @@ def test_catches(mutant: Topk) -> None:
     assert wrong > 5
 
 
-def test_chunks_out_of_order_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_catches_chunks_out_of_order(monkeypatch: pytest.MonkeyPatch) -> None:
     scores = rows(3, 4, 2000, torch.float32, 0, 0.0)
-    check(exact_topk, scores, 5, None)
     monkeypatch.setattr(ordering, "_CHUNK", 16)
+    check(in_chunks, scores, 5, None)
     whole = ordering._select_whole
 
-    def last_chunks_first(keys: Tensor, k: int, shift: Tensor | None) -> tuple[Tensor, Tensor]:
-        values, indices = whole(keys.flip(-1), k, shift)
+    def last_chunks_first(keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        values, indices = whole(keys.flip(-1), k)
         return values, keys.shape[-1] - 1 - indices
 
-    monkeypatch.setattr(ordering, "_select_whole", lambda *given: last_chunks_first(*given))
+    monkeypatch.setattr(ordering, "_select_whole", last_chunks_first)
     with pytest.raises(AssertionError):
-        check(exact_topk, scores, 5, None)
+        check(in_chunks, scores, 5, None)
+
+
+def test_catches_a_threshold_without_slack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entries below the threshold may tie with it once shifted, and then rank by index."""
+    scores = torch.zeros(1, 4000)
+    scores[0, 3000:3100] = 2**-12
+    shift = torch.full((1, 1), 65536.0)
+    assert exact_topk(scores, 3, shift)[1].tolist() == [[0, 1, 2]]
+    monkeypatch.setattr(ordering.torch, "finfo", lambda dtype: SimpleNamespace(eps=0.0))
+    assert exact_topk(scores, 3, shift)[1].tolist() == [[3000, 3001, 3002]]
 
 
 def test_keeps_leading_shape_and_dtype() -> None:
