@@ -139,7 +139,7 @@ class BlockSession(DraftSession):
         self._pending: list[Tensor] = []
 
     def commit(self, token_ids: Tensor, features: Tensor | None) -> None:
-        """Take in committed tokens' features; they are projected by the next draft, if there is one."""
+        """Take in committed tokens' features; they are kept as they are until the next draft projects them."""
         if features is None or features.shape[1] != len(token_ids):
             given = "none" if features is None else f"those of {features.shape[1]}"
             raise ValueError(f"{len(token_ids)} tokens committed, but the features are {given}")
@@ -172,7 +172,8 @@ class BlockSession(DraftSession):
         weight = bound.model.fc.weight
         if self._cache is None:
             self._cache = ContextCache(bound.config, room, weight.device, weight.dtype)
-        self._cache.reserve(room)
+        else:
+            self._cache.reserve(room)
         if self._pending:
             features = torch.cat(self._pending, dim=1).to(weight.dtype)
             self._cache.append(bound.model.context(features, torch.arange(known, root_position, device=weight.device)))

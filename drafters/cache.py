@@ -22,11 +22,9 @@ class ContextCache:
 
     def __init__(self, config: DrafterConfig, room: int, device: torch.device, dtype: torch.dtype) -> None:
         self.length = 0
-        capacity = LEAST_CAPACITY
-        while capacity < room:
-            capacity *= 2
-        shape = (len(config.layer_types), 2, 1, config.num_kv_heads, capacity, config.head_dim)
+        shape = (len(config.layer_types), 2, 1, config.num_kv_heads, LEAST_CAPACITY, config.head_dim)
         self._store = torch.empty(shape, device=device, dtype=dtype)
+        self.reserve(room)
 
     @property
     def capacity(self) -> int:
@@ -40,8 +38,7 @@ class ContextCache:
             return
         while capacity < room:
             capacity *= 2
-        shape = (*self._store.shape[:4], capacity, self._store.shape[5])
-        grown = self._store.new_empty(shape)
+        grown = self._store.new_empty((*self._store.shape[:4], capacity, self._store.shape[5]))
         grown[..., : self.length, :] = self._store[..., : self.length, :]
         self._store = grown
 

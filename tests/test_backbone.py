@@ -395,3 +395,36 @@ def test_a_reduced_vocabulary_is_spread_over_the_targets(tmp_path: Path, options
     assert torch.isneginf(reduced[:, others]).all()
     with pytest.raises(IncompatiblePartsError, match="head is a Identity"):
         DFlashDrafter(write(tmp_path / "again", config, tensors)).bind(tiny_target(lm_head=torch.nn.Identity()))
+
+
+class WholeContext:
+    """All context at once, next to blocks that a mask keeps apart: how a trainer runs the backbone."""
+
+    def __init__(self, layers: list[tuple[Tensor, Tensor]]) -> None:
+        self.layers = layers
+
+    def extend(self, layer: int, keys: Tensor, values: Tensor, first: int) -> tuple[Tensor, Tensor]:
+        return tuple(
+            torch.cat([c[:, :, first:], n], 2) for c, n in zip(self.layers[layer], (keys, values), strict=True)
+        )
+
+
+def test_blocks_side_by_side_equal_one_at_a_time_and_carry_gradients(tmp_path: Path) -> None:
+    case, target = make_case(tmp_path, {}, {"shift_label": True}), tiny_target()
+    features = torch.randn(12, len(TAPS) * HIDDEN, generator=torch.Generator().manual_seed(0))
+    roots = [4, 7, 12]
+    model = bound(case, target).bound.model.requires_grad_(True)
+    positions = torch.cat([torch.arange(root, root + BLOCK) for root in roots])
+    seen = torch.zeros(len(positions), 12 + len(positions), dtype=torch.bool)
+    for i, root in enumerate(roots):
+        rows = slice(i * BLOCK, (i + 1) * BLOCK)
+        seen[rows, :root] = True
+        seen[rows, 12 + i * BLOCK : 12 + (i + 1) * BLOCK] = True
+    noise = target.embedding(torch.tensor([3] + [49] * (BLOCK - 1)).repeat(3))[None]
+    context = WholeContext(model.context(features[None], torch.arange(12)))
+    hidden = model(noise, positions, context, [backbone.Sight(0, seen)] * LAYERS)[0]
+    for i, root in enumerate(roots):
+        exact, _ = definition(case, target, features[:root], 3, BLOCK)
+        torch.testing.assert_close(hidden[i * BLOCK : (i + 1) * BLOCK].double(), exact, atol=TOLERANCE, rtol=TOLERANCE)
+    hidden.square().sum().backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())

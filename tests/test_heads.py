@@ -299,3 +299,15 @@ def test_bfloat16_stays_near(tmp_path: Path, heads: Any, variant: str) -> None:
     assert correction.dtype == torch.float32
     exact = corrections(tensors, hidden, [3, 4])[-1]
     assert (correction[0].double() - exact).abs().mean() < 0.05 * exact.abs().mean()
+
+
+def test_the_loaded_gru_runs_whole_sequences(tmp_path: Path) -> None:
+    """A trainer runs the GRU module over a block at once; it must hold the weights that the head steps with."""
+    config, tensors = domino()
+    drafter = DominoDrafter(write(tmp_path, config, tensors))
+    drafter.bind(TARGET)
+    ids = torch.tensor([3, 8, 1, 40])
+    states = drafter.bound.model.prefix_gru(TARGET.embedding(ids)[None])[0][0]
+    double = {name: tensor.double() for name, tensor in tensors.items()}
+    exact = drafter_definition.gru_states(double, TARGET.embedding.weight, ids)
+    torch.testing.assert_close(states.double(), exact, atol=1e-5, rtol=1e-5)
