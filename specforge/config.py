@@ -24,26 +24,26 @@ class PartConfig:
     name: str
     options: Mapping[str, Any] = field(factory=dict, converter=dict)
 
-    @classmethod
-    def of(cls, value: str | Mapping[str, Any] | PartConfig | None) -> PartConfig:
-        """Read ``"heap"``, ``{"name": "heap", "budget": 64}``, or ``None`` for no such part.
-
-        Raises:
-            ConfigError: when ``value`` is neither, or names no part.
-        """
-        if isinstance(value, PartConfig):
-            return value
-        if value is None:
-            return cls("none")
-        if isinstance(value, str):
-            value = {"name": value}
-        if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
-            raise ConfigError(f"a part is a name or a dict with a 'name', like {{'name': 'chain'}}; got {value!r}")
-        return cls(value["name"], {k: v for k, v in value.items() if k != "name"})
-
     def to_dict(self) -> dict[str, Any]:
         """Return ``{"name": ..., **options}``."""
         return {"name": self.name, **self.options}
+
+
+def part_config(value: str | Mapping[str, Any] | PartConfig | None) -> PartConfig:
+    """Read ``"heap"``, ``{"name": "heap", "budget": 64}``, or ``None`` for no such part.
+
+    Raises:
+        ConfigError: when ``value`` is neither, or names no part.
+    """
+    if isinstance(value, PartConfig):
+        return value
+    if value is None:
+        return PartConfig("none")
+    if isinstance(value, str):
+        value = {"name": value}
+    if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
+        raise ConfigError(f"a part is a name or a dict with a 'name', like {{'name': 'chain'}}; got {value!r}")
+    return PartConfig(value["name"], {k: v for k, v in value.items() if k != "name"})
 
 
 def _one_of(allowed: tuple[str, ...]) -> Any:
@@ -79,10 +79,10 @@ class PipelineConfig:
     """
 
     target: str = field(default=BUNDLED_TARGET, validator=_non_empty)
-    drafter: PartConfig = field(default="none", converter=PartConfig.of)
-    scorer: PartConfig = field(default=AUTO, converter=PartConfig.of)
-    builder: PartConfig = field(default=AUTO, converter=PartConfig.of)
-    verifier: PartConfig = field(default=AUTO, converter=PartConfig.of)
+    drafter: PartConfig = field(default=PartConfig("none"), converter=part_config)
+    scorer: PartConfig = field(default=PartConfig(AUTO), converter=part_config)
+    builder: PartConfig = field(default=PartConfig(AUTO), converter=part_config)
+    verifier: PartConfig = field(default=PartConfig(AUTO), converter=part_config)
     dtype: str = field(default=AUTO, validator=_one_of(DTYPES))
     device: str = field(default=AUTO, validator=_non_empty)
 

@@ -13,8 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-import torch
-from attrs import field, frozen
+from attrs import frozen
 from torch import Tensor
 
 from specforge.sampling import KeyedUniforms, SamplingParams
@@ -293,14 +292,3 @@ class NoState:
     def select(self, rows: Tensor) -> NoState:
         """Return the state of ``len(rows)`` paths."""
         return NoState(int(rows.shape[0]))
-
-
-@frozen(eq=False)
-class TensorState:
-    """A state made of tensors whose first dimension runs over paths."""
-
-    tensors: tuple[Tensor, ...] = field(converter=tuple)
-
-    def select(self, rows: Tensor) -> TensorState:
-        """Gather every tensor's rows."""
-        return TensorState(tuple(torch.index_select(t, 0, rows) for t in self.tensors))

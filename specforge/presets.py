@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from specforge.config import AUTO, PartConfig, PipelineConfig
+from specforge.config import AUTO, PartConfig, PipelineConfig, part_config
 from specforge.errors import UnknownNameError, suggest
 
 
@@ -26,9 +26,9 @@ class Preset:
 
     summary: str
     source: str
-    drafter: PartConfig = field(converter=PartConfig.of)
-    scorer: PartConfig = field(default=AUTO, converter=PartConfig.of)
-    builder: PartConfig = field(default=AUTO, converter=PartConfig.of)
+    drafter: PartConfig = field(converter=part_config)
+    scorer: PartConfig = field(default=PartConfig(AUTO), converter=part_config)
+    builder: PartConfig = field(default=PartConfig(AUTO), converter=part_config)
 
 
 _FULL = {"name": "conditional", "candidates": None, "normalizer": "vocabulary"}

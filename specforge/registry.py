@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint, entry_points
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from attrs import define, field
 
@@ -22,7 +22,7 @@ C = TypeVar("C", bound=type)
 class Registry(Generic[P]):
     """The classes of one kind of part, by name. Built-ins and plugins are loaded on the first look-up."""
 
-    def __init__(self, kind: str, base: type[P]) -> None:
+    def __init__(self, kind: str, base: Any) -> None:
         self.kind = kind
         self.base = base
         self._classes: dict[str, type[P]] = {}

@@ -44,6 +44,14 @@ class Request:
     trace: bool
 
 
+def _strings(value: str | Iterable[str] | None) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value or ())
+
+
+def _arguments(value: Mapping[str, Any] | None) -> dict[str, Any]:
+    return dict(value or {})
+
+
 @frozen
 class GenerateOptions:
     """The keyword options of ``Pipeline.generate`` and ``Pipeline.stream``.
@@ -71,12 +79,10 @@ class GenerateOptions:
     repetition_penalty: float = 1.0
     seed: int = 0
     stop_token_ids: Iterable[int] | None = None
-    stop_strings: tuple[str, ...] = field(
-        default=(), converter=lambda s: (s,) if isinstance(s, str) else tuple(s if s is not None else ())
-    )
+    stop_strings: tuple[str, ...] = field(default=(), converter=_strings)
     trace: bool = False
     raw: bool = False
-    template_args: Mapping[str, Any] = field(factory=dict, converter=lambda a: dict(a or {}))
+    template_args: Mapping[str, Any] = field(default=None, converter=_arguments)
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.max_new_tokens, int) or self.max_new_tokens < 1:

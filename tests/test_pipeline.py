@@ -222,7 +222,8 @@ def test_a_verifier_that_accepts_too_much_is_caught(tiny_target: Target, golden:
         more = tree.children(last)
         return evolve(verdict, path=(*verdict.path, more[0])) if more else verdict
 
-    pipeline = make(tiny_target, FAKES["fake-trie"], "two-wide")
+    drafter = {"name": "domino", "checkpoint": str(TINY / "domino")}
+    pipeline = make(tiny_target, drafter, {"name": "heap", "budget": 12})
     options = {"max_new_tokens": 96, "stop_token_ids": []}
     assert pipeline.generate(golden["prompts"][0], **options).token_ids == golden["ar"][0]
     monkeypatch.setattr(Greedy, "verify", eager)
