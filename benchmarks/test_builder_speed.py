@@ -21,6 +21,7 @@ from specforge.strategies.conditional import Conditional
 from specforge.strategies.depthwise import DepthWise
 from specforge.strategies.heap import Heap
 from specforge.strategies.marginal import Marginal
+from specforge.target import BUNDLED_TARGET, load_target
 
 VOCAB, DEPTH, HIDDEN, STATE, INNER = 151_936, 15, 2560, 1024, 256
 CANDIDATES = 64
@@ -39,11 +40,11 @@ def medians(runs: Sequence[Callable[[], Any]], repeats: int) -> list[float]:
     return [median(taken[1:]) for taken in seconds]
 
 
-def logits(dtype: torch.dtype = torch.float32) -> torch.Tensor:
+def logits(dtype: torch.dtype = torch.float32, vocab: int = VOCAB) -> torch.Tensor:
     """Return rows with a few likely tokens each, as a drafter's are."""
     generator = torch.Generator().manual_seed(0)
-    rows = torch.randn(DEPTH, VOCAB, generator=generator) * 2
-    likely = torch.randint(0, VOCAB, (DEPTH, 6), generator=generator)
+    rows = torch.randn(DEPTH, vocab, generator=generator) * 2
+    likely = torch.randint(0, vocab, (DEPTH, 6), generator=generator)
     rows.scatter_(1, likely, torch.randn(DEPTH, 6, generator=generator) * 1.5 + 14.0)
     return rows.to(dtype)
 
@@ -52,20 +53,27 @@ def weights(*shape: int, dtype: torch.dtype) -> torch.Tensor:
     return (torch.randn(*shape) * shape[-1] ** -0.5).to(dtype)
 
 
-@pytest.fixture(scope="module", params=DTYPES, ids=str)
-def domino_draft(request: pytest.FixtureRequest) -> Draft:
-    dtype = request.param
+def random_draft(dtype: torch.dtype, vocab: int, hidden: int, state: int, inner: int) -> Draft:
     torch.manual_seed(0)
-    embedding = weights(VOCAB, HIDDEN, dtype=dtype) * HIDDEN**0.5
+    embedding = weights(vocab, hidden, dtype=dtype) * hidden**0.5
     head = DominoCorrection(
         embed=lambda tokens: embedding[tokens],
-        input_weight=weights(3 * STATE, HIDDEN, dtype=dtype),
-        state_weight=weights(3 * STATE, STATE, dtype=dtype),
-        down=weights(INNER, HIDDEN + STATE, dtype=dtype),
-        up=weights(VOCAB, INNER, dtype=dtype),
+        input_weight=weights(3 * state, hidden, dtype=dtype),
+        state_weight=weights(3 * state, state, dtype=dtype),
+        down=weights(inner, hidden + state, dtype=dtype),
+        up=weights(vocab, inner, dtype=dtype),
     )
-    hidden = torch.randn(DEPTH, HIDDEN).to(dtype)
-    return Draft(DEPTH, hidden=hidden, base_logits=logits(dtype), correction=head)
+    return Draft(
+        DEPTH,
+        hidden=torch.randn(DEPTH, hidden).to(dtype),
+        base_logits=logits(dtype, vocab),
+        correction=head,
+    )
+
+
+@pytest.fixture(scope="module", params=DTYPES, ids=str)
+def domino_draft(request: pytest.FixtureRequest) -> Draft:
+    return random_draft(request.param, VOCAB, HIDDEN, STATE, INNER)
 
 
 @pytest.mark.parametrize("budget", [64, 1024])
@@ -92,6 +100,33 @@ def test_depth_by_depth_is_faster_than_node_by_node(domino_draft: Draft) -> None
     assert one > 4 * deep
 
 
+@pytest.mark.smollm2
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_building_is_a_small_share_of_a_round(dtype: torch.dtype) -> None:
+    """Against the verification alone, which is most of a round of the bundled target."""
+    target = load_target(BUNDLED_TARGET, dtype=str(dtype).removeprefix("torch."), device="cpu")
+    draft = random_draft(dtype, target.vocab_size, target.hidden_size, 256, 128)
+    cache = target.new_cache(512)
+    target.prefill(torch.zeros(256, dtype=torch.int64), cache)
+    marginal, conditional = Marginal(), Conditional(CANDIDATES)
+    tree = Heap(32).build(draft, marginal, ROUND)
+
+    def verify() -> None:
+        target.verify(tree, cache)
+        cache.commit([0])
+
+    runs = {
+        "heap, marginal": (0.15, lambda: Heap(32).build(draft, marginal, ROUND)),
+        "heap, conditional": (0.15, lambda: Heap(32).build(draft, conditional, ROUND)),
+        "depth-wise, conditional": (0.06, lambda: DepthWise(32, width=12).build(draft, conditional, ROUND)),
+    }
+    verifying, *building = medians([verify, *(run for _, run in runs.values())], repeats=15)
+    for (name, (bound, _)), seconds in zip(runs.items(), building, strict=True):
+        print(f"{dtype} {name}: {1e3 * seconds:.1f} ms of {1e3 * verifying:.1f} ms, {seconds / verifying:.1%}")
+    for (name, (bound, _)), seconds in zip(runs.items(), building, strict=True):
+        assert seconds < bound * verifying, name
+
+
 SCORERS = {
     "marginal": Marginal(),
     "chain-conditional": ChainConditional(),
@@ -105,9 +140,17 @@ BUILDERS = {
 }
 
 
+# Where paths do not matter there is nothing to look ahead for.
+PAIRS = [
+    (scorer, builder)
+    for scorer, part in SCORERS.items()
+    for builder in BUILDERS
+    if not (part.path_independent and builder == "heap, node by node")
+]
+
+
 @pytest.mark.parametrize("budget", [32, 64])
-@pytest.mark.parametrize("builder", list(BUILDERS))
-@pytest.mark.parametrize("scorer", list(SCORERS))
+@pytest.mark.parametrize(("scorer", "builder"), PAIRS)
 def test_build(benchmark: Any, domino_draft: Draft, scorer: str, builder: str, budget: int) -> None:
     parts: tuple[TreeBuilder, Scorer] = (BUILDERS[builder](budget), SCORERS[scorer])
     benchmark.group = f"{scorer}, B={budget}, {domino_draft.base_logits.dtype}"

@@ -29,7 +29,7 @@ class Slices:
     Attributes:
         logits: ``[D, V]`` base logits in their own dtype.
         tokens: ``[D, M]`` int64, the ``M`` best tokens by base logit, by rising id; ``None`` for the whole vocabulary.
-        base: ``[D, M]`` float32, their base logits.
+        base: ``[D, M]`` float32, their base logits; ``logits`` for the whole vocabulary.
         width: how many candidates a row shows.
     """
 
@@ -83,21 +83,22 @@ class Conditional(Scorer):
         tokens = None
         if count < logits.shape[1]:
             tokens = exact_topk(logits, count)[1].sort(dim=-1).values
-        base = logits if tokens is None else logits.gather(1, tokens)
-        slices = Slices(logits, tokens, base.float(), at_most(count, round.max_children))
+        base = logits if tokens is None else logits.gather(1, tokens).float()
+        slices = Slices(logits, tokens, base, at_most(count, round.max_children))
         return PathStates(slices, head_of(draft).begin(draft, round.history[-1:]))
 
     def expand(self, draft: Draft, depth: int, state: PathStates) -> Candidates:  # type: ignore[override]
         """Return the corrected candidates, ranked again on each path."""
         slices = state.slices
         tokens = None if slices.tokens is None else slices.tokens[depth]
-        logits = tempered(corrected(draft, depth, state.head, slices.base[depth], tokens), self.temperature)
-        whole = logits
-        if tokens is not None and self.normalizer == VOCABULARY:
+        if tokens is not None and self.normalizer == CANDIDATES:
+            logits = tempered(corrected(draft, depth, state.head, slices.base[depth], tokens), self.temperature)
+            log_probs, columns = exact_topk(torch.log_softmax(logits, dim=-1), slices.width)
+        else:
             vocabulary = slices.logits[depth].float()
-            whole = tempered(corrected(draft, depth, state.head, vocabulary, None), self.temperature)
-            logits = whole[:, tokens]
-        log_probs, columns = exact_topk(logits, slices.width, shift=torch.logsumexp(whole, dim=-1, keepdim=True))
+            logits = tempered(corrected(draft, depth, state.head, vocabulary, None), self.temperature)
+            shift = torch.logsumexp(logits, dim=-1, keepdim=True)
+            log_probs, columns = exact_topk(logits if tokens is None else logits[:, tokens], slices.width, shift)
         # Slices are laid out by token id, so ties between columns were ties by id.
         chosen = columns if tokens is None else tokens[columns]
         return Candidates(chosen.expand(state.paths, -1), log_probs.expand(state.paths, -1))
