@@ -62,10 +62,10 @@ class Rotary:
         self._frequencies, self._scaling = _frequencies(config)
 
     def __call__(self, positions: Tensor, dtype: torch.dtype) -> KeysValues:
-        """Return cosines and sines, each ``[n, head_dim]`` in ``dtype``, of positions ``[n]``."""
+        """Return cosines and sines, each ``[..., n, head_dim]`` in ``dtype``, of positions ``[..., n]``."""
         if self._frequencies.device != positions.device:
             self._frequencies = self._frequencies.to(positions.device)
-        angles = positions[:, None].float() * self._frequencies
+        angles = positions[..., None].float() * self._frequencies
         angles = torch.cat([angles, angles], dim=-1)
         return (angles.cos() * self._scaling).to(dtype), (angles.sin() * self._scaling).to(dtype)
 
@@ -184,7 +184,7 @@ class Backbone(nn.Module):
 
         Args:
             noise: ``[B, S, H]`` embeddings of the noise block; several blocks may lie side by side under a mask.
-            positions: ``[S]`` int64.
+            positions: ``[S]`` int64, or ``[B, 1, S]`` where sequences differ.
             context: what the layers attend to besides the block.
             sights: what the queries see, one a layer.
         """

@@ -8,6 +8,7 @@ from attrs import define, field
 
 from specforge.checkpoints import Checkpoint
 from specforge.drafters.block import BlockDrafter
+from specforge.drafters.trainable import TrainableDraft
 from specforge.errors import CheckpointError
 from specforge.registry import register
 
@@ -24,6 +25,7 @@ class DFlashDrafter(BlockDrafter):
     ignore_head: bool = field(default=False, kw_only=True)
 
     kind: ClassVar[str] = "dflash"
+    training_model: ClassVar[type[TrainableDraft]] = TrainableDraft
 
     def check_kind(self, checkpoint: Checkpoint) -> None:
         """Refuse a checkpoint with a head, unless asked to ignore it.

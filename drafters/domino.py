@@ -12,6 +12,7 @@ from specforge.checkpoints import DominoHeadConfig
 from specforge.correction.domino import DominoCorrection
 from specforge.drafters.block import BlockDrafter
 from specforge.drafters.model import DraftModel
+from specforge.drafters.trainable import TrainableDraft
 from specforge.interfaces import BASE_LOGITS, CORRECTION_HEAD, HIDDEN, Capabilities
 from specforge.registry import register
 
@@ -22,6 +23,7 @@ class DominoDrafter(BlockDrafter):
     """Domino: a DFlash block whose logits a GRU corrects along the realised path."""
 
     kind: ClassVar[str] = "domino"
+    training_model: ClassVar[type[TrainableDraft]] = TrainableDraft
     gives: ClassVar[Capabilities] = frozenset({HIDDEN, BASE_LOGITS, CORRECTION_HEAD})
     default_scorer: ClassVar[str] = "conditional"
 

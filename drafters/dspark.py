@@ -14,6 +14,7 @@ from specforge.checkpoints import MarkovHeadConfig, target_ids
 from specforge.correction.markov import Affine, GatedMarkovCorrection, MarkovCorrection, RecurrentMarkovCorrection
 from specforge.drafters.block import BlockDrafter
 from specforge.drafters.model import DraftModel
+from specforge.drafters.trainable import TrainableDraft
 from specforge.errors import ConfigError
 from specforge.interfaces import CONFIDENCE, CORRECTION_HEAD, Capabilities, CorrectionHead, Draft
 from specforge.registry import register
@@ -36,6 +37,7 @@ class DSparkDrafter(BlockDrafter):
     confidence_threshold: float | None = field(default=None, kw_only=True)
 
     kind: ClassVar[str] = "dspark"
+    training_model: ClassVar[type[TrainableDraft]] = TrainableDraft
     default_scorer: ClassVar[str] = "conditional"
     may_give: ClassVar[Capabilities] = frozenset({CORRECTION_HEAD, CONFIDENCE})
 
