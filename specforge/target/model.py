@@ -64,6 +64,7 @@ class Target:
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, name: str) -> None:
         support.check_config(model.config)
         support.check_signature(model)
+        support.check_device(model)
         self.name = name
         self.model = model.eval()
         self.tokenizer = tokenizer
@@ -176,6 +177,8 @@ class Target:
         token_ids = torch.zeros(support.PROBE_TOKENS, dtype=torch.int64, device=self.device)
         try:
             self._forward(token_ids, plan, cache, (), support.PROBE_TOKENS)
+        except torch.OutOfMemoryError:
+            raise
         except (AttributeError, RuntimeError, TypeError) as error:
             raise UnsupportedTargetError(
                 f"{type(self.model).__name__} fails in a forward with tree attention: {error}"

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig
 
-from specforge.errors import UnsupportedTargetError
+from specforge.errors import ConfigError, UnsupportedTargetError
 from specforge.target.attention import AttentionPlan
 from specforge.target.cache import TreeCache
 
@@ -83,6 +83,13 @@ def check_signature(model: nn.Module) -> None:
     missing = sorted({"position_ids", "logits_to_keep"} - takes)
     if missing or not takes & {"cache", "past_key_values"}:
         raise UnsupportedTargetError(f"{type(model).__name__}.forward takes no {' and no '.join(missing or ['cache'])}")
+
+
+def check_device(model: nn.Module) -> None:
+    """Refuse a model that is spread over several devices, or that has no weights yet."""
+    devices = sorted({str(parameter.device) for parameter in model.parameters()})
+    if len(devices) != 1 or devices == ["meta"]:
+        raise ConfigError(f"the target's weights lie on {' and '.join(devices)}; they must lie on one real device")
 
 
 def check_probe(layers: nn.ModuleList, config: PreTrainedConfig, plan: AttentionPlan, cache: TreeCache) -> None:
