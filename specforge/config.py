@@ -5,7 +5,7 @@ from __future__ import annotations
 import runpy
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 from attrs import field, frozen
@@ -14,6 +14,8 @@ from specforge.errors import ConfigError, SpecforgeError
 from specforge.target.bundled import BUNDLED_TARGET
 
 AUTO = "auto"
+C = TypeVar("C")
+
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
@@ -106,6 +108,15 @@ def load_config_file(path: str | Path) -> PipelineConfig:
     Raises:
         ConfigError: when the file is missing, raises, or has no ``config`` that is a ``PipelineConfig``.
     """
+    return load_python_file(path, PipelineConfig)
+
+
+def load_python_file(path: str | Path, kind: type[C]) -> C:
+    """Run a Python file and return its ``config``, which must be a ``kind``.
+
+    Raises:
+        ConfigError: when the file is missing, raises, or has no ``config`` of that kind.
+    """
     if not Path(path).is_file():
         raise ConfigError(f"config file {str(path)!r} does not exist")
     try:
@@ -115,8 +126,8 @@ def load_config_file(path: str | Path) -> PipelineConfig:
     except (Exception, SystemExit) as error:
         raise ConfigError(f"config file {str(path)!r} raised {type(error).__name__}: {error}") from error
     if "config" not in names:
-        raise ConfigError(f"config file {str(path)!r} lacks `config`; it must hold `config = PipelineConfig(...)`")
-    if not isinstance(names["config"], PipelineConfig):
-        kind = type(names["config"]).__name__
-        raise ConfigError(f"config file {str(path)!r}: `config` is a {kind}; it must be a PipelineConfig")
+        raise ConfigError(f"config file {str(path)!r} lacks `config`; it must hold `config = {kind.__name__}(...)`")
+    if not isinstance(names["config"], kind):
+        found = type(names["config"]).__name__
+        raise ConfigError(f"config file {str(path)!r}: `config` is a {found}; it must be a {kind.__name__}")
     return names["config"]
