@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from typer.exceptions import Abort, TyperException
 
-from specforge import checkpoints, registry
+from specforge import checkpoints, registry, training_cli
 from specforge._version import __version__
 from specforge.assembly import describe, option_names
 from specforge.config import AUTO, PipelineConfig
@@ -357,6 +357,10 @@ def _template_args(pairs: Sequence[str] | None) -> dict[str, Any]:
 
 def _print_json(value: dict[str, Any]) -> None:
     print(json.dumps(value, ensure_ascii=False))
+
+
+app.command()(training_cli.selfchat)
+app.command()(training_cli.train)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
