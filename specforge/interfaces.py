@@ -274,6 +274,14 @@ class CorrectionHead(ABC):
     def begin(self, draft: Draft, root: Tensor) -> State:
         """Return the state after the root, ``[1]`` int64."""
 
+    def prepare(self, state: State, candidates: Tensor) -> State:
+        """Return the root's ``state``, ready for a round that asks about these ``candidates`` only.
+
+        Called at most once a round, right after ``begin``; row ``d`` of ``candidates``, ``[D, M]`` int64, is then what
+        every ``correct`` at draft position ``d`` passes, unless it passes ``None``. By default there is nothing to do.
+        """
+        return state
+
     @abstractmethod
     def correct(self, draft: Draft, depth: int, state: State, candidates: Tensor | None) -> Tensor:
         """Return ``[n, M]`` float32 to add to the base logits of ``candidates`` (``[M]``; ``None``: all ``V``)."""

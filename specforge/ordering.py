@@ -7,6 +7,7 @@ that: in bf16, ties among the best logits are common, and builders are compared 
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -14,6 +15,8 @@ _INDEX_BITS = 32
 _INDEX_MASK = (1 << _INDEX_BITS) - 1
 _SMALL_ROW = 4096
 """Longest row that a stable sort on the device serves at least as fast as a selection."""
+_FEW_ENTRIES = 256
+"""Most entries that the host sorts faster than it selects among them."""
 _CHUNK = 32
 """Entries that share a maximum in the first pass over a long row."""
 
@@ -48,6 +51,8 @@ def exact_topk(scores: Tensor, k: int, shift: Tensor | None = None) -> tuple[Ten
     k = min(k, rows.shape[1])
     values, indices = _select(rows, k, None if shift is None else shift.reshape(-1, 1))
     values = values.to(scores.dtype) if shift is None else values
+    if scores.ndim == 2:
+        return values, indices
     shape = (*scores.shape[:-1], k)
     return values.reshape(shape), indices.reshape(shape)
 
@@ -63,26 +68,34 @@ def _select(rows: Tensor, k: int, shift: Tensor | None) -> tuple[Tensor, Tensor]
 def _select_above_threshold(rows: Tensor, k: int, shift: Tensor | None) -> tuple[Tensor, Tensor]:
     """Select among the entries that reach the ``k``-th highest of the chunks' maxima, which ``k`` entries do.
 
-    One cheap pass over the rows finds the threshold, and one their few entries above it.
+    One cheap pass over the rows finds the thresholds, and one the few entries above them.
     """
-    maxima = rows.unfold(1, _CHUNK, _CHUNK).amax(dim=-1)
-    if bool(maxima.isnan().any()) or not (shift is None or bool(shift.isfinite().all())):
+    maxima = _spread_maxima(rows)
+    if bool(np.isnan(maxima).any()) or not (shift is None or bool(shift.isfinite().all())):
         rows, shift = comparable(rows if shift is None else rows - shift), None
-        maxima = rows.unfold(1, _CHUNK, _CHUNK).amax(dim=-1)
-    thresholds = torch.topk(maxima, k).values[:, -1:]
+        maxima = _spread_maxima(rows)
+    thresholds = np.partition(maxima, -k, axis=1)[:, -k, None]
+    shifts = np.zeros((len(rows), 1), dtype=np.float32) if shift is None else shift.numpy()
     if shift is not None:
         # Entries that are equal once shifted are at most one rounding apart.
-        slack = 4 * torch.finfo(torch.float32).eps * (thresholds.abs() + shift.abs())
-        thresholds = torch.where(thresholds.isinf(), thresholds, thresholds - slack)
-    values = np.empty((len(rows), k), dtype=np.float32)
-    indices = np.empty((len(rows), k), dtype=np.int64)
-    shifts = np.zeros((len(rows), 1), dtype=np.float32) if shift is None else shift.numpy()
-    for line, (entries, threshold) in enumerate(zip(rows.numpy(), thresholds.numpy(), strict=True)):
-        found = np.flatnonzero(entries >= threshold)
-        falling = shifts[line] - entries[found]
-        order = falling.argsort(kind="stable")[:k]
-        indices[line], values[line] = found[order], -falling[order]
-    return torch.from_numpy(values), torch.from_numpy(indices)
+        slack = 4 * torch.finfo(torch.float32).eps * (np.abs(thresholds) + np.abs(shifts))
+        thresholds = np.where(np.isinf(thresholds), thresholds, thresholds - slack)
+    entries = rows.numpy()
+    found = np.flatnonzero(entries >= thresholds)
+    lines, columns = np.divmod(found, entries.shape[1])
+    falling = shifts[lines, 0] - entries[lines, columns]
+    first = np.searchsorted(lines, np.arange(len(entries)))
+    best = np.lexsort((falling, lines))[first[:, None] + np.arange(k)]
+    return torch.from_numpy(-falling[best]), torch.from_numpy(columns[best])
+
+
+def _spread_maxima(rows: Tensor) -> npt.NDArray[np.float32]:
+    """Return the maxima of chunks of ``_CHUNK`` entries that lie far apart, ``[n, V // _CHUNK]``.
+
+    Any chunks would do; these are compared a vector of columns at a time. What the last ones leave over is in none.
+    """
+    count = rows.shape[1] // _CHUNK
+    return rows[:, : count * _CHUNK].unflatten(1, (_CHUNK, count)).amax(dim=1).numpy()
 
 
 def _select_in_chunks(keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -129,10 +142,12 @@ def _select_by_composite_keys(keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _select_on_host(rows: Tensor, k: int, shift: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Select with ``torch.topk`` and repair what ties may have spoilt, where there are any.
+    """Select with a sort where entries are few, else with ``torch.topk``, repairing what ties may have spoilt.
 
     ``torch.topk`` ranks NaN first, so one look at the result tells whether there are any.
     """
+    if rows.numel() <= _FEW_ENTRIES:
+        return _select_by_host_sort(rows if shift is None else rows - shift, k)
     values, indices = torch.topk(rows, min(k + 1, rows.shape[1]))
     if shift is not None:
         values = values - shift
@@ -148,6 +163,17 @@ def _select_on_host(rows: Tensor, k: int, shift: Tensor | None) -> tuple[Tensor,
             entries = rows[row] if shift is None else rows[row] - shift[row]
             chosen[row, above:] = torch.nonzero(entries == last)[: k - above, 0]
     return _ordered(values[:, :k], chosen)
+
+
+def _select_by_host_sort(rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    indices = torch.from_numpy((-rows.numpy()).argsort(axis=1, kind="stable")[:, :k])
+    values = rows.gather(1, indices)
+    if values[:, -1].min().item() > float("-inf"):
+        return values, indices
+    # NaN, which sorts last, may have to come before some of the chosen -inf.
+    rows = comparable(rows)
+    indices = torch.from_numpy((-rows.numpy()).argsort(axis=1, kind="stable")[:, :k])
+    return rows.gather(1, indices), indices
 
 
 def _ordered(values: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 from torch import Tensor
 
 from specforge.interfaces import BASE_LOGITS, CORRECTION_HEAD, Candidates, CorrectionHead, Draft, Round, Scorer, State
@@ -49,7 +49,7 @@ class PathStates:
 
     def select(self, rows: Tensor) -> PathStates:
         """Return the states of the paths ``rows``."""
-        return evolve(self, head=self.head.select(rows), paths=int(rows.shape[0]))
+        return PathStates(self.slices, self.head.select(rows), int(rows.shape[0]))
 
 
 @register.scorer("conditional")
@@ -85,7 +85,11 @@ class Conditional(Scorer):
             tokens = exact_topk(logits, count)[1].sort(dim=-1).values
         base = logits if tokens is None else logits.gather(1, tokens).float()
         slices = Slices(logits, tokens, base, at_most(count, round.max_children))
-        return PathStates(slices, head_of(draft).begin(draft, round.history[-1:]))
+        head = head_of(draft)
+        state = head.begin(draft, round.history[-1:])
+        if tokens is not None and self.normalizer == CANDIDATES:
+            state = head.prepare(state, tokens)
+        return PathStates(slices, state)
 
     def expand(self, draft: Draft, depth: int, state: PathStates) -> Candidates:  # type: ignore[override]
         """Return the corrected candidates, ranked again on each path."""
@@ -100,7 +104,7 @@ class Conditional(Scorer):
             shift = torch.logsumexp(logits, dim=-1, keepdim=True)
             log_probs, columns = exact_topk(logits if tokens is None else logits[:, tokens], slices.width, shift)
         # Slices are laid out by token id, so ties between columns were ties by id.
-        chosen = columns if tokens is None else tokens[columns]
+        chosen = columns if tokens is None else tokens.take(columns)
         return Candidates(chosen.expand(state.paths, -1), log_probs.expand(state.paths, -1))
 
     def advance(  # type: ignore[override]
@@ -108,7 +112,7 @@ class Conditional(Scorer):
     ) -> PathStates:
         """Run the head over the chosen children."""
         head = head_of(draft).advance(draft, depth, state.head, parent_rows, tokens)
-        return evolve(state, head=head, paths=int(tokens.shape[0]))
+        return PathStates(state.slices, head, int(tokens.shape[0]))
 
 
 def corrected(draft: Draft, depth: int, state: Any, base: Tensor, tokens: Tensor | None) -> Tensor:

@@ -101,9 +101,9 @@ def grow(draft: Draft, scorer: Scorer, round: Round, plan: Plan, calibrate: Cali
             break
         # Row-major order is the order of ties: first by parent, then by rank in the parent's row.
         scores, chosen = exact_topk((scores[:, None] + edges).flatten(), width)
-        rows, tokens = chosen // edges.shape[1], candidates.tokens.flatten()[chosen]
+        rows, tokens = chosen // edges.shape[1], candidates.tokens.take(chosen)
         keys = scores + plan.beta * (depth + 1) if plan.beta else scores
-        levels.append((tokens, rows + first, scores, keys, raw.flatten()[chosen]))
+        levels.append((tokens, rows + first, scores, keys, raw.take(chosen)))
         first, kept = kept, kept + len(chosen)
         if depth + 1 == plan.limit:
             break

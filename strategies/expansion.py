@@ -65,8 +65,8 @@ def search_edges(candidates: Candidates, depth: int, calibrate: Calibrate) -> tu
 
     Both are at most 0; entries that are no candidates are ``-inf`` in both.
     """
-    log_probs = candidates.log_probs.clamp(max=0.0)
-    raw = torch.where(log_probs.isnan(), float("-inf"), log_probs)
+    lowest = float("-inf")
+    raw = torch.nan_to_num(candidates.log_probs, nan=lowest, posinf=0.0, neginf=lowest).clamp_(max=0.0)
     return calibrate(depth, raw), raw
 
 

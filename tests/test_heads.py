@@ -136,10 +136,10 @@ LEVELS = [[(0, 4), (0, 9)], [(1, 4), (0, 20), (1, 33)], [(2, 1), (0, 1)], [(1, 8
 def gates_swapped(patch: pytest.MonkeyPatch) -> None:
     step = domino_head.DominoCorrection._step
 
-    def swapped(self: Any, state: Tensor, tokens: Tensor) -> Tensor:
+    def swapped(self: Any, *step_from: Tensor) -> Tensor:
         rows = torch.cat([torch.arange(STATE, 2 * STATE), torch.arange(STATE), torch.arange(2 * STATE, 3 * STATE)])
         other = attrs.evolve(self, input_weight=self.input_weight[rows], state_weight=self.state_weight[rows])
-        return step(other, state, tokens)
+        return step(other, *step_from)
 
     patch.setattr(domino_head.DominoCorrection, "_step", swapped)
 
@@ -160,7 +160,7 @@ def parents_ignored(patch: pytest.MonkeyPatch) -> None:
 
 def memory_lost(patch: pytest.MonkeyPatch) -> None:
     step = domino_head.DominoCorrection._step
-    patch.setattr(domino_head.DominoCorrection, "_step", lambda s, state, t: step(s, torch.zeros_like(state), t))
+    patch.setattr(domino_head.DominoCorrection, "_step", lambda s, state, *r: step(s, torch.zeros_like(state), *r))
     keep = markov_head.RecurrentMarkovCorrection._next_recurrent
     patch.setattr(markov_head.RecurrentMarkovCorrection, "_next_recurrent", lambda *args: torch.zeros_like(keep(*args)))
 

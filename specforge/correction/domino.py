@@ -6,11 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from attrs import frozen
+from attrs import field, frozen
 from torch import Tensor
 from torch.nn import functional as F
 
+from specforge.correction.linear import project, project_at
+from specforge.correction.slices import Slices, slice_product
 from specforge.interfaces import CorrectionHead, Draft
+
+_TABLE_CHUNK = 4096
 
 
 @frozen(eq=False)
@@ -20,14 +24,16 @@ class DominoState:
     Attributes:
         recurrent: ``[n, G]`` the GRU's state after the root and the tokens of the path.
         projected: ``[D, E]`` ``W1_z · z_d`` of every draft position, the same for all paths.
+        slices: the round's rows of ``W2``, where the candidates are known.
     """
 
     recurrent: Tensor
     projected: Tensor
+    slices: Slices | None = None
 
     def select(self, rows: Tensor) -> DominoState:
         """Return the state of the paths ``rows``."""
-        return DominoState(self.recurrent.index_select(0, rows), self.projected)
+        return DominoState(self.recurrent.index_select(0, rows), self.projected, self.slices)
 
 
 @frozen(eq=False, repr=False)
@@ -41,6 +47,8 @@ class DominoCorrection(CorrectionHead):
         down: ``W1``, ``[E, H + G]``.
         up: ``W2``, ``[V, E]``.
         first_corrected: draft positions below this one keep their base logits.
+        input_table: ``[V, 3G]``, every token's embedding times ``input_weight`` (see ``input_table``), which are then
+            not read; ``None`` multiplies at every step.
     """
 
     embed: Callable[[Tensor], Tensor]
@@ -49,33 +57,56 @@ class DominoCorrection(CorrectionHead):
     down: Tensor
     up: Tensor
     first_corrected: int = 0
+    input_table: Tensor | None = None
+    _down_hidden: Tensor = field(init=False)
+    _down_state: Tensor = field(init=False)
 
-    @torch.no_grad()
+    @_down_hidden.default
+    def _hidden_columns(self) -> Tensor:
+        return self.down[:, : -self.state_weight.shape[1]].contiguous()
+
+    @_down_state.default
+    def _state_columns(self) -> Tensor:
+        return self.down[:, -self.state_weight.shape[1] :].contiguous()
+
     def begin(self, draft: Draft, root: Tensor) -> DominoState:
         """Return the state after the root, ``[1]`` int64."""
         if draft.hidden is None:
             raise ValueError("the draft has no hidden states; a Domino head reads them")
-        hidden_size = draft.hidden.shape[1]
         zero = self.state_weight.new_zeros(1, self.state_weight.shape[1])
-        return DominoState(self._step(zero, root), F.linear(draft.hidden, self.down[:, :hidden_size]))
+        return DominoState(self._step(zero, torch.zeros_like(root), root), project(draft.hidden, self._down_hidden))
 
-    @torch.no_grad()
+    def prepare(self, state: Any, candidates: Tensor) -> DominoState:
+        """Gather the rows of ``W2`` that belong to ``candidates`` ``[D, M]``."""
+        return DominoState(state.recurrent, state.projected, Slices.of(self.up, candidates))
+
     def correct(self, draft: Draft, depth: int, state: Any, candidates: Tensor | None) -> Tensor:
         """Return ``[n, M]`` float32 to add to the base logits of ``candidates`` (``[M]``; ``None``: all ``V``)."""
-        recurrent_part = self.down[:, -self.state_weight.shape[1] :]
-        inner = F.silu(F.linear(state.recurrent, recurrent_part) + state.projected[depth])
-        return F.linear(inner, self.up if candidates is None else self.up[candidates]).float()
+        inner = F.silu(project(state.recurrent, self._down_state) + state.projected[depth])
+        return slice_product(inner, self.up, state.slices, depth, candidates)
 
-    @torch.no_grad()
     def advance(self, draft: Draft, depth: int, state: Any, parent_rows: Tensor, tokens: Tensor) -> DominoState:
         """Return the states after ``tokens`` ``[m]``, each following the path ``parent_rows`` ``[m]``."""
-        parents = state.recurrent.index_select(0, parent_rows)
-        return DominoState(self._step(parents, tokens), state.projected)
+        recurrent = self._step(state.recurrent, parent_rows, tokens)
+        return DominoState(recurrent, state.projected, state.slices)
 
-    def _step(self, state: Tensor, tokens: Tensor) -> Tensor:
-        from_input = F.linear(self.embed(tokens), self.input_weight).chunk(3, dim=-1)
-        from_state = F.linear(state, self.state_weight).chunk(3, dim=-1)
-        reset = torch.sigmoid(from_input[0] + from_state[0])
-        update = torch.sigmoid(from_input[1] + from_state[1])
-        new = torch.tanh(from_input[2] + reset * from_state[2])
-        return (1 - update) * new + update * state
+    def _step(self, states: Tensor, rows: Tensor, tokens: Tensor) -> Tensor:
+        """Run the GRU over ``tokens`` ``[m]``, each from row ``rows`` ``[m]`` of ``states``."""
+        if self.input_table is None:
+            from_input = project_at(self.embed, tokens, self.input_weight)
+        else:
+            from_input = self.input_table.index_select(0, tokens)
+        from_state = project_at(lambda distinct: states.index_select(0, distinct), rows, self.state_weight)
+        gates = 2 * states.shape[1]
+        reset, update = torch.sigmoid(from_input[:, :gates] + from_state[:, :gates]).chunk(2, dim=-1)
+        new = torch.tanh(torch.addcmul(from_input[:, gates:], reset, from_state[:, gates:]))
+        return torch.lerp(new, states.index_select(0, rows), update)
+
+
+@torch.no_grad()
+def input_table(embed: Callable[[Tensor], Tensor], input_weight: Tensor, vocab_size: int) -> Tensor:
+    """Return ``[V, 3G]``: every token's embedding times ``input_weight`` ``[3G, H]``, in its dtype, made in chunks."""
+    table = input_weight.new_empty(vocab_size, input_weight.shape[0])
+    for tokens in torch.arange(vocab_size, device=input_weight.device).split(_TABLE_CHUNK):
+        table[tokens[0] : tokens[-1] + 1] = F.linear(embed(tokens), input_weight)
+    return table

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from attrs import frozen
 from torch import Tensor
-from torch.nn import functional as F
 
+from specforge.correction.linear import project
+from specforge.correction.slices import Slices, slice_product
 from specforge.interfaces import CorrectionHead, Draft
 
 
@@ -29,16 +30,18 @@ class MarkovState:
         recurrent: ``[n, R]``, zero at depth 0; ``None`` where the head has no memory.
         projected: ``[D, ...]`` what the head's projection makes of every ``z_d``, bias included, the same for all
             paths; ``None`` where it does not read them.
+        slices: the round's rows of ``W2``, where the candidates are known.
     """
 
     code: Tensor
     recurrent: Tensor | None
     projected: Tensor | None
+    slices: Slices | None = None
 
     def select(self, rows: Tensor) -> MarkovState:
         """Return the state of the paths ``rows``."""
         recurrent = None if self.recurrent is None else self.recurrent.index_select(0, rows)
-        return MarkovState(self.code.index_select(0, rows), recurrent, self.projected)
+        return MarkovState(self.code.index_select(0, rows), recurrent, self.projected, self.slices)
 
 
 @frozen(eq=False, repr=False)
@@ -53,22 +56,22 @@ class MarkovCorrection(CorrectionHead):
     codes: Tensor
     up: Tensor
 
-    @torch.no_grad()
     def begin(self, draft: Draft, root: Tensor) -> MarkovState:
         """Return the state after the root, ``[1]`` int64."""
         return MarkovState(self.codes[root], None, None)
 
-    @torch.no_grad()
+    def prepare(self, state: Any, candidates: Tensor) -> MarkovState:
+        """Gather the rows of ``W2`` that belong to ``candidates`` ``[D, M]``."""
+        return MarkovState(state.code, state.recurrent, state.projected, Slices.of(self.up, candidates))
+
     def correct(self, draft: Draft, depth: int, state: Any, candidates: Tensor | None) -> Tensor:
         """Return ``[n, M]`` float32 to add to the base logits of ``candidates`` (``[M]``; ``None``: all ``V``)."""
-        up = self.up if candidates is None else self.up[candidates]
-        return F.linear(self._inner(depth, state), up).float()
+        return slice_product(self._inner(depth, state), self.up, state.slices, depth, candidates)
 
-    @torch.no_grad()
     def advance(self, draft: Draft, depth: int, state: Any, parent_rows: Tensor, tokens: Tensor) -> MarkovState:
         """Return the states after ``tokens`` ``[m]``, each following the path ``parent_rows`` ``[m]``."""
         recurrent = self._next_recurrent(depth, state, parent_rows)
-        return MarkovState(self.codes[tokens], recurrent, state.projected)
+        return MarkovState(self.codes[tokens], recurrent, state.projected, state.slices)
 
     def _inner(self, depth: int, state: MarkovState) -> Tensor:
         return state.code
@@ -87,16 +90,15 @@ class GatedMarkovCorrection(MarkovCorrection):
 
     gate: Affine
 
-    @torch.no_grad()
     def begin(self, draft: Draft, root: Tensor) -> MarkovState:
         """Return the state after the root, ``[1]`` int64."""
         hidden = _hidden(draft)
-        projected = F.linear(hidden, self.gate.weight[:, : hidden.shape[1]], self.gate.bias)
+        projected = project(hidden, self.gate.weight[:, : hidden.shape[1]], self.gate.bias)
         return MarkovState(self.codes[root], None, projected)
 
     def _inner(self, depth: int, state: MarkovState) -> Tensor:
         assert state.projected is not None
-        from_code = F.linear(state.code, self.gate.weight[:, -state.code.shape[1] :])
+        from_code = project(state.code, self.gate.weight[:, -state.code.shape[1] :])
         return torch.sigmoid(state.projected[depth] + from_code) * state.code
 
 
@@ -113,11 +115,10 @@ class RecurrentMarkovCorrection(MarkovCorrection):
 
     joint: Affine
 
-    @torch.no_grad()
     def begin(self, draft: Draft, root: Tensor) -> MarkovState:
         """Return the state after the root, ``[1]`` int64."""
         rank = self.codes.shape[1]
-        projected = F.linear(_hidden(draft), self.joint.weight[:, 2 * rank :], self.joint.bias)
+        projected = project(_hidden(draft), self.joint.weight[:, 2 * rank :], self.joint.bias)
         return MarkovState(self.codes[root], self.codes.new_zeros(1, rank), projected)
 
     def _inner(self, depth: int, state: MarkovState) -> Tensor:
@@ -139,7 +140,7 @@ class RecurrentMarkovCorrection(MarkovCorrection):
         rank = code.shape[1]
         rows = slice(first * rank, last * rank)
         both = torch.cat([recurrent, code], dim=-1)
-        return F.linear(both, self.joint.weight[rows, : 2 * rank]) + state.projected[depth, rows]
+        return project(both, self.joint.weight[rows, : 2 * rank]) + state.projected[depth, rows]
 
 
 def _hidden(draft: Draft) -> Tensor:
