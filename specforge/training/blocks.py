@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import attrs
 import torch
 from attrs import frozen
 from torch import Tensor
@@ -44,7 +45,7 @@ class BlockBatch:
 
     def to(self, device: torch.device) -> BlockBatch:
         """Return the batch on ``device``."""
-        return BlockBatch(**{name: getattr(self, name).to(device) for name in self.__slots__ if name[0] != "_"})
+        return BlockBatch(*(getattr(self, field.name).to(device) for field in attrs.fields(BlockBatch)))
 
 
 def sample_anchors(chat: Chat, count: int, generator: torch.Generator) -> Tensor:

@@ -69,8 +69,8 @@ def _chat(line: str, where: str, target: Target, limit: int) -> Chat:
         record = json.loads(line)
     except json.JSONDecodeError as error:
         raise ConfigError(f"{where}: not JSON ({error.msg} at column {error.colno}); a line is {_FORM}") from error
-    answer = record.get("assistant_ids") if isinstance(record, dict) else None
-    prompt = _prompt(record) if isinstance(record, dict) else None
+    record = record if isinstance(record, dict) else {}
+    prompt, answer = _prompt(record), record.get("assistant_ids", [])
     if not prompt or not _are_ids(answer, target.vocab_size):
         raise ConfigError(f"{where}: no chat of this target; a line is {_FORM}")
     prompt_ids = encode_prompt(target, prompt)

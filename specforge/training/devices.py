@@ -15,8 +15,15 @@ from specforge.errors import ConfigError
 class Devices(Protocol):
     """Where a run computes. ``rank`` of ``world`` processes; process 0 writes the files."""
 
-    rank: int
-    world: int
+    @property
+    def rank(self) -> int:
+        """This process's number."""
+        ...
+
+    @property
+    def world(self) -> int:
+        """How many processes there are."""
+        ...
 
     def prepare(self, objective: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Any]:
         """Return both, ready for gradients that are averaged over the processes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from specforge.target import Target
 from specforge.training.blocks import BlockBatch, layer_masks, row_positions
 from specforge.training.chunked import sum_in_chunks
 from specforge.training.config import Objective
+from specforge.training.contract import TrainingModel
 from specforge.training.losses import SparseTargets, cross_entropy, leading_correct, mix_targets, position_weights
 from specforge.training.vocabulary import SoftmaxColumns
 
@@ -60,17 +61,22 @@ class BlockObjective(nn.Module):
         if not isinstance(head, nn.Linear):
             raise IncompatiblePartsError(f"the target's head is a {type(head).__name__}; training needs a Linear")
         self.model = model
-        self._config: DrafterConfig = model.config
+        self._config = self.drafter.config
         self._options = options
         # plain tensors in a tuple: what is frozen is neither trained, nor saved, nor averaged over devices
         self._frozen = (head.weight.detach(), None if head.bias is None else head.bias.detach())
         self._embedding = (target.embedding,)
 
+    @property
+    def drafter(self) -> TrainingModel:
+        """The model, as what it offers to training."""
+        return cast(TrainingModel, self.model)
+
     def forward(self, batch: BlockBatch, columns: SoftmaxColumns, base_weight: float) -> LossParts:
         """Return the loss of ``batch`` with λ = ``base_weight``."""
         dtype = self._compute_dtype(batch.features.device)
         hidden = self._hidden(batch, dtype)
-        codes = self.model.codes(hidden, batch.inputs, self._embed(batch.inputs, dtype))
+        codes = self.drafter.codes(hidden, batch.inputs, self._embed(batch.inputs, dtype))
         known = batch.known
         weights = position_weights(known.shape[1], self._options.position_decay, known.device)
         rows = _Rows(
@@ -84,30 +90,36 @@ class BlockObjective(nn.Module):
             torch.zeros(2, int(known.sum()), dtype=torch.bool, device=known.device),
         )
         size = max(1, CHUNK_ENTRIES // len(columns.token_ids))
-        if codes is None:
+        up = self.drafter.up
+        if codes is None or up is None:
             total, sums = sum_in_chunks(rows.base_loss, size, [hidden[known].to(dtype)], [])
         else:
-            corrections = [self.model.up[columns.token_ids].to(dtype)]
             inputs = [hidden[known].to(dtype), codes[known].to(dtype)]
-            total, sums = sum_in_chunks(rows.mixed_loss, size, inputs, corrections)
+            total, sums = sum_in_chunks(rows.mixed_loss, size, inputs, [up[columns.token_ids].to(dtype)])
         right, base_right = (torch.zeros_like(known).masked_scatter_(known, r) for r in rows.right)
         total = total + self._confidence_loss(hidden, batch, right, rows.weights)
-        accepted = [leading_correct(r).sum() for r in (right, base_right)]
-        blocks = torch.tensor(len(known), device=known.device)
-        return LossParts(total, rows.weights.sum(), sums[0], sums[1], *accepted, blocks)
+        return LossParts(
+            total,
+            rows.weights.sum(),
+            sums[0],
+            sums[1],
+            leading_correct(right).sum(),
+            leading_correct(base_right).sum(),
+            torch.tensor(len(known), device=known.device),
+        )
 
     def _compute_dtype(self, device: torch.device) -> torch.dtype:
         if torch.is_autocast_enabled(device.type):
             return torch.get_autocast_dtype(device.type)
-        return self.model.fc.weight.dtype
+        return self.drafter.fc.weight.dtype
 
     def _hidden(self, batch: BlockBatch, dtype: torch.dtype) -> Tensor:
         """Return ``[N, D, H]``, the hidden states at the draft positions of every block."""
         config = self._config
         masks = layer_masks(config, batch.anchors, batch.features.shape[1])
         positions = row_positions(batch.anchors, config.block_size)
-        noise = self._embed(batch.noise_ids, self.model.fc.weight.dtype)
-        hidden = self.model.blocks(noise, positions, batch.features.to(dtype), masks)
+        noise = self._embed(batch.noise_ids, self.drafter.fc.weight.dtype)
+        hidden = self.drafter.blocks(noise, positions, batch.features.to(dtype), masks)
         hidden = hidden.unflatten(1, (-1, config.block_size))[batch.filled]
         return hidden if config.anchor_predicts else hidden[:, 1:]
 
@@ -127,7 +139,7 @@ class BlockObjective(nn.Module):
 
     def _confidence_loss(self, hidden: Tensor, batch: BlockBatch, right: Tensor, weights: Tensor) -> Tensor:
         """Return the binary cross entropy of the confidence head with what greedy verification would accept."""
-        confidence = self.model.confidence(hidden, batch.inputs)
+        confidence = self.drafter.confidence(hidden, batch.inputs)
         if confidence is None:
             return torch.zeros((), device=hidden.device)
         logits, accepted = confidence[batch.known].float(), right[batch.known].float()

@@ -7,6 +7,7 @@ and, gone on with, writes the same file.
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ import attrs
 import torch
 from attrs import frozen
 from torch import Tensor
+from transformers import DynamicCache
 
 from specforge.errors import ConfigError
 from specforge.jsonfiles import read_object, write_object
@@ -230,10 +232,10 @@ def generate_batch(
     seen = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=target.device)
     positions = (seen.cumsum(dim=1) - 1).clamp_min(0)
     rows: list[list[int]] = [[] for _ in prompts]
-    open_rows, cache = set(range(len(prompts))), None
+    open_rows = set(range(len(prompts)))
+    cache = {_cache_keyword(target): DynamicCache()}
     for _ in range(limit):
-        output = target.model(ids, attention_mask=seen, position_ids=positions, past_key_values=cache, use_cache=True)
-        cache = output.past_key_values
+        output = target.model(ids, attention_mask=seen, position_ids=positions, use_cache=True, **cache)
         chosen = _choose(output.logits[:, -1].float(), sampling, torch.rand(len(prompts), generator=draws))
         for row, token in enumerate(chosen.tolist()):
             if row in open_rows:
@@ -245,6 +247,11 @@ def generate_batch(
         ids, positions = chosen[:, None], positions[:, -1:] + 1
         seen = torch.cat([seen, seen.new_ones(len(prompts), 1)], dim=1)
     return rows
+
+
+def _cache_keyword(target: Target) -> str:
+    # newer transformers call the argument differently, and warn of the old name
+    return "cache" if "cache" in inspect.signature(target.model.forward).parameters else "past_key_values"
 
 
 def _choose(logits: Tensor, sampling: Sequence[tuple[float, float]], uniforms: Tensor) -> Tensor:
