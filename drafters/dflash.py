@@ -7,6 +7,7 @@ from typing import ClassVar
 from attrs import define, field
 
 from specforge.checkpoints import Checkpoint
+from specforge.checks import flag
 from specforge.drafters.block import BlockDrafter
 from specforge.drafters.trainable import TrainableDraft
 from specforge.errors import CheckpointError
@@ -25,6 +26,11 @@ class DFlashDrafter(BlockDrafter):
     ignore_head: bool = field(default=False, kw_only=True)
 
     kind: ClassVar[str] = "dflash"
+
+    def __attrs_post_init__(self) -> None:
+        flag(self.ignore_head, "ignore_head")
+        super().__attrs_post_init__()
+
     training_model: ClassVar[type[TrainableDraft]] = TrainableDraft
 
     def check_kind(self, checkpoint: Checkpoint) -> None:

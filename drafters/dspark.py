@@ -11,6 +11,7 @@ from attrs import define, field
 from torch import Tensor
 
 from specforge.checkpoints import MarkovHeadConfig, target_ids
+from specforge.correction.backends import AUTO, check_backend_name, run_on
 from specforge.correction.markov import Affine, GatedMarkovCorrection, MarkovCorrection, RecurrentMarkovCorrection
 from specforge.drafters.block import BlockDrafter
 from specforge.drafters.model import DraftModel
@@ -29,12 +30,15 @@ class DSparkDrafter(BlockDrafter):
         confidence_threshold: cut the block before the first position whose confidence along the greedy corrected
             chain is below this, in [0, 1]; 0 gives the confidences without cutting. ``None`` does not run the
             confidence head.
+        correction: the backend that runs the head; ``"auto"`` takes the fastest that the device has.
 
     Raises:
-        ConfigError: when the threshold is out of range or the checkpoint has no confidence head.
+        ConfigError: when the threshold is out of range, the checkpoint has no confidence head, or the backend is
+            unknown.
     """
 
     confidence_threshold: float | None = field(default=None, kw_only=True)
+    correction: str = field(default=AUTO, kw_only=True)
 
     kind: ClassVar[str] = "dspark"
     training_model: ClassVar[type[TrainableDraft]] = TrainableDraft
@@ -43,6 +47,7 @@ class DSparkDrafter(BlockDrafter):
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
+        check_backend_name(self.correction)
         threshold = self.confidence_threshold
         if threshold is None:
             return
@@ -56,19 +61,13 @@ class DSparkDrafter(BlockDrafter):
         head = {CORRECTION_HEAD} if self.opened.config.head is not None else set()
         return self.gives | head | ({CONFIDENCE} if self.confidence_threshold is not None else set())
 
-    def make_correction(self, model: DraftModel, embed: Callable[[Tensor], Tensor]) -> MarkovCorrection | None:
+    def make_correction(self, model: DraftModel, embed: Callable[[Tensor], Tensor]) -> CorrectionHead | None:
         """Return the head of the checkpoint's variant, or ``None`` at rank 0."""
         head = model.config.head
         if not isinstance(head, MarkovHeadConfig):
             return None
-        codes, up = model.markov_head.markov_w1.weight, _full_rows(model)
-        if head.variant == "gated":
-            gate = model.markov_head.gate_proj
-            return GatedMarkovCorrection(codes, up, Affine(gate.weight, gate.bias))
-        if head.variant == "rnn":
-            joint = model.markov_head.joint_proj
-            return RecurrentMarkovCorrection(codes, up, Affine(joint.weight, joint.bias))
-        return MarkovCorrection(codes, up)
+        eager = _eager_head(model, head)
+        return run_on(self.correction, eager, eager.codes.device)
 
     def finish(self, draft: Draft, root: Tensor) -> Draft:
         """Add the confidences and cut the draft where they fall under the threshold."""
@@ -108,6 +107,17 @@ def given(draft: Draft) -> tuple[Tensor, Tensor]:
     assert draft.hidden is not None
     assert draft.base_logits is not None
     return draft.hidden, draft.base_logits
+
+
+def _eager_head(model: DraftModel, head: MarkovHeadConfig) -> MarkovCorrection:
+    codes, up = model.markov_head.markov_w1.weight, _full_rows(model)
+    if head.variant == "gated":
+        gate = model.markov_head.gate_proj
+        return GatedMarkovCorrection(codes, up, Affine(gate.weight, gate.bias))
+    if head.variant == "rnn":
+        joint = model.markov_head.joint_proj
+        return RecurrentMarkovCorrection(codes, up, Affine(joint.weight, joint.bias))
+    return MarkovCorrection(codes, up)
 
 
 def _full_rows(model: DraftModel) -> Tensor:

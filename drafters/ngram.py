@@ -5,6 +5,7 @@ from __future__ import annotations
 from attrs import field, frozen
 from torch import Tensor
 
+from specforge.checks import number
 from specforge.continuations import ContinuationTrie
 from specforge.errors import ConfigError
 from specforge.interfaces import CONTINUATIONS, Draft, Drafter, DraftSession, Round
@@ -36,7 +37,7 @@ class Ngram(Drafter):
     min_ngram: int = field(default=2)
     length: int = field(default=8)
     max_matches: int = field(default=8)
-    decay: float = field(default=0.5, converter=float)
+    decay: float = 0.5
 
     def __attrs_post_init__(self) -> None:
         for name in ("max_ngram", "min_ngram", "length", "max_matches"):
@@ -45,7 +46,7 @@ class Ngram(Drafter):
                 raise ConfigError(f"{name} is {value!r}; it must be a whole number of at least 1")
         if self.min_ngram > self.max_ngram:
             raise ConfigError(f"min_ngram is {self.min_ngram}; it must be at most max_ngram, {self.max_ngram}")
-        if not 0.0 < self.decay <= 1.0:
+        if not 0.0 < number(self.decay, "decay") <= 1.0:
             raise ConfigError(f"decay is {self.decay!r}; it must be in (0, 1]")
 
     def start(self, prompt_ids: Tensor, features: Tensor | None) -> DraftSession:

@@ -3,6 +3,7 @@
 from specforge._version import __version__
 from specforge.config import PipelineConfig, load_config_file
 from specforge.errors import (
+    BrokenPartError,
     CheckpointError,
     ConfigError,
     IncompatiblePartsError,
@@ -16,6 +17,7 @@ from specforge.result import GenerationResult, RoundRecord
 from specforge.tree import DraftTree
 
 __all__ = [
+    "BrokenPartError",
     "CheckpointError",
     "ConfigError",
     "DraftTree",

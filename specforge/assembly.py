@@ -60,8 +60,8 @@ def make_part(registry_: Registry[P], config: PartConfig) -> P:
         return cls(**config.options)
     except SpecforgeError:
         raise
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{what}: {error}") from error
+    except Exception as error:  # a part may be foreign code: whatever its constructor raises is about its options
+        raise ConfigError(f"{what}: {type(error).__name__}: {error}") from error
 
 
 def _options(cls: type) -> dict[str, inspect.Parameter] | None:
@@ -86,10 +86,18 @@ def assemble(config: PipelineConfig) -> Parts:
     if auto and config.verifier.options:
         raise ConfigError(f"verifier 'auto' takes no options; got {dict(config.verifier.options)!r}")
     verifier = None if auto else make_part(registry.verifiers, config.verifier)
-    _check(registry.scorers, scorer, drafter.given(), registry.drafters, drafter)
-    _check(registry.builders, builder, drafter.given() | scorer.given(), registry.scorers, scorer)
+    chain: list[tuple[Registry[Any], Part]] = [(registry.drafters, drafter), (registry.scorers, scorer)]
+    _check(registry.drafters, drafter, [])
+    _check(registry.scorers, scorer, chain[:1])
+    _check(registry.builders, builder, chain)
+    if drafter.given() and not builder.needed():
+        name = registry.drafters.name_of(drafter)
+        raise IncompatiblePartsError(
+            f"builder {registry.builders.name_of(builder)!r} uses nothing that drafter {name!r} gives; "
+            f"choose a scorer and a builder, or drafter 'none' for plain decoding"
+        )
     if verifier is not None:
-        _check(registry.verifiers, verifier, builder.given(), registry.builders, builder)
+        _check(registry.verifiers, verifier, [(registry.builders, builder)])
     return Parts(drafter, scorer, builder, verifier)
 
 
@@ -120,15 +128,19 @@ def _or(config: PartConfig, default: str) -> PartConfig:
     return PartConfig(default, config.options) if config.name == AUTO else config
 
 
-def _check(kind: Registry[Any], part: Part, given: Capabilities, providers: Registry[Any], provider: Part) -> None:
-    lacking = part.needed() - given
+def _check(kind: Registry[Any], part: Part, providers: list[tuple[Registry[Any], Part]]) -> None:
+    """Refuse ``part`` when something it needs is given by none of the parts before it."""
+    lacking = part.needed().difference(*(provider.given() for _, provider in providers))
     if not lacking:
         return
-    would = [name + _with_options(lacking, cls) for name, cls in providers if lacking <= cls.gives | cls.may_give]
+    givers = {
+        r.kind: [n + _with_options(lacking, c) for n, c in r if lacking <= c.gives | c.may_give] for r, _ in providers
+    }
+    found = [f"{kind}s that do: {', '.join(names)}" for kind, names in givers.items() if names]
+    given_by = " and ".join(f"{r.kind} {r.name_of(provider)!r}" for r, provider in providers)
     raise IncompatiblePartsError(
-        f"{kind.kind} {kind.name_of(part)!r} needs {_listed(lacking)}, "
-        f"which {providers.kind} {providers.name_of(provider)!r} does not give; "
-        f"{providers.kind}s that do: {', '.join(would) or 'none'}"
+        f"{kind.kind} {kind.name_of(part)!r} needs {_listed(lacking)}, which {given_by or 'nothing before it'} "
+        f"{'do' if len(providers) > 1 else 'does'} not give; {'; '.join(found) or 'nothing registered does'}"
     )
 
 

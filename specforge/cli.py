@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import sys
@@ -23,7 +24,7 @@ from typer.exceptions import Abort, TyperException
 from specforge import checkpoints, registry, training_cli
 from specforge._version import __version__
 from specforge.assembly import describe, option_names
-from specforge.config import AUTO, PipelineConfig
+from specforge.config import AUTO, PipelineConfig, load_config_file
 from specforge.cost_model import CostModel
 from specforge.errors import ConfigError, SpecforgeError
 from specforge.pipeline import Pipeline
@@ -72,8 +73,10 @@ TemplateArg = Annotated[
 
 
 @app.command("list")
-def list_parts(as_json: AsJson = False) -> None:
-    """Show what is registered: presets, parts and plugins."""
+def list_parts(config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Show what is registered: presets, parts and plugins, and what a config file registers."""
+    if config is not None:
+        load_config_file(config)
     kinds = (registry.drafters, registry.scorers, registry.builders, registry.verifiers)
     parts = {
         f"{kind.kind}s": {name: {"summary": describe(cls), "options": option_names(cls)} for name, cls in kind}
@@ -130,7 +133,7 @@ def generate(
         "template_args": _template_args(template_arg),
     }
     pipeline = Pipeline.from_config(one_config(preset, config, target, checkpoint, device, dtype))
-    stream = pipeline.stream(sys.stdin.read() if prompt == "-" else prompt, **options)
+    stream = pipeline.stream(_standard_input() if prompt == "-" else prompt, **options)
     for piece in stream:
         if not as_json:
             text = piece if pipeline.target.tokenizer else "".join(f"{token} " for token in piece.token_ids)
@@ -140,6 +143,13 @@ def generate(
         _print_json(_result_json(stream.result))
     else:
         print("\n\n" + figures(stream.result))
+
+
+def _standard_input() -> str:
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"standard input is not UTF-8 text: {error.reason} at byte {error.start}") from error
 
 
 def figures(result: GenerationResult) -> str:
@@ -167,7 +177,9 @@ def _result_json(result: GenerationResult) -> dict[str, Any]:
 
 @app.command("compare")
 def compare_pipelines(
-    presets: Annotated[str | None, typer.Option("--presets", help="Named pipelines, separated by commas.")] = None,
+    presets: Annotated[
+        str | None, typer.Option("--presets", help="Named pipelines, separated by commas; ar is added.")
+    ] = None,
     config: Annotated[list[Path] | None, typer.Option("--config", help="Config file; may be repeated.")] = None,
     prompts: Annotated[
         Path | None, typer.Option("--prompts", help="JSONL or text file; default: a bundled few.")
@@ -202,7 +214,7 @@ def compare_pipelines(
         "template_args": _template_args(template_arg),
     }
     configs = named_configs(presets, config or [], target, checkpoint or [], device, dtype)
-    items = demo_prompts()[:limit] if prompts is None else load_prompts(prompts, limit)
+    items = demo_prompts(limit) if prompts is None else load_prompts(prompts, limit)
     pipelines = share_target(configs)
     comparison = _compare_with_progress(pipelines, items, options, repeats, quiet=as_json)
     loaded = pipelines[BASELINE].target
@@ -248,9 +260,18 @@ def _settings(
 
 
 @app.command()
-def inspect(checkpoint: Annotated[str, typer.Argument(help="Folder or hub id.")], as_json: AsJson = False) -> None:
+def inspect(
+    checkpoint: Annotated[str, typer.Argument(help="Folder or hub id.")],
+    target: Annotated[str | None, typer.Option("--target", help="Also check that it fits this target.")] = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    as_json: AsJson = False,
+) -> None:
     """Say what a drafter checkpoint is, and which target it fits."""
     found = checkpoints.describe(checkpoint)
+    if target is not None:
+        config = PipelineConfig(target, drafter={"name": found["kind"], "checkpoint": checkpoint})
+        found["fits"] = Pipeline.from_config(config.override(dtype=dtype, device=device)).target.name
     if as_json:
         _print_json(found)
         return
@@ -366,6 +387,10 @@ app.command()(training_cli.train)
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command; an error of ours is one line on standard error and exit code 2."""
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
+    # The hub client announces every retry; what came of them is said once, in the error.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     try:
         code = app(args=None if arguments is None else list(arguments), standalone_mode=False)
     except SpecforgeError as error:

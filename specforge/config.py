@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import attrs
+import torch
 from attrs import field, frozen
 
 from specforge.errors import ConfigError, SpecforgeError
@@ -56,6 +58,15 @@ def _one_of(allowed: tuple[str, ...]) -> Any:
     return check
 
 
+def _text(value: object) -> Any:
+    """Take paths for folders and torch dtypes for their names."""
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def _dtype_name(value: object) -> Any:
+    return str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else value
+
+
 def _non_empty(_: Any, attribute: attrs.Attribute, value: object) -> None:
     if not isinstance(value, str) or not value:
         raise ConfigError(f"{attribute.name} is {value!r}; it must be a non-empty string")
@@ -80,12 +91,12 @@ class PipelineConfig:
         ConfigError: naming the field and its value.
     """
 
-    target: str = field(default=BUNDLED_TARGET, validator=_non_empty)
+    target: str = field(default=BUNDLED_TARGET, converter=_text, validator=_non_empty)
     drafter: PartConfig = field(default=PartConfig("none"), converter=part_config)
     scorer: PartConfig = field(default=PartConfig(AUTO), converter=part_config)
     builder: PartConfig = field(default=PartConfig(AUTO), converter=part_config)
     verifier: PartConfig = field(default=PartConfig(AUTO), converter=part_config)
-    dtype: str = field(default=AUTO, validator=_one_of(DTYPES))
+    dtype: str = field(default=AUTO, converter=_dtype_name, validator=_one_of(DTYPES))
     device: str = field(default=AUTO, validator=_non_empty)
 
     def to_dict(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from attrs import define, field
 from torch import Tensor
 
 from specforge.assembly import Parts
+from specforge.errors import BrokenPartError
 from specforge.interfaces import DraftSession, Round, Verdict, Verifier
 from specforge.request import Request
 from specforge.result import STAGES, GenerationResult, RoundRecord
@@ -184,13 +185,21 @@ class TokenStream:
             return DraftTree.root_only(round.root)
         with self._clock.stage("build"):
             tree = self._parts.builder.build(draft, self._parts.scorer, round)
-        depth = int(tree.depths.max())
-        if tree.token_ids[0] != round.root or depth > round.max_depth:
-            raise RuntimeError(
-                f"builder {type(self._parts.builder).__name__} returned a tree with root {tree.token_ids[0]} "
-                f"and depth {depth}; the root is {round.root} and the depth at most {round.max_depth}"
-            )
+        self._check_tree(tree, round)
         return tree
+
+    def _check_tree(self, tree: object, round: Round) -> None:
+        name = type(self._parts.builder).__name__
+        if not isinstance(tree, DraftTree):
+            raise BrokenPartError(f"builder {name} returned a {type(tree).__name__}; it must be a DraftTree")
+        depth, size = int(tree.depths.max()), self._target.vocab_size
+        if tree.token_ids[0] != round.root or depth > round.max_depth:
+            raise BrokenPartError(
+                f"builder {name} returned a tree with root {tree.token_ids[0]} and depth {depth}; "
+                f"the root is {round.root} and the depth at most {round.max_depth}"
+            )
+        if tree.token_ids.min() < 0 or tree.token_ids.max() >= size:
+            raise BrokenPartError(f"builder {name} returned a tree with token ids outside 0 to {size - 1}")
 
     def _commit(
         self, tree: DraftTree, verdict: Verdict, features: Tensor | None, cache: TreeCache, session: DraftSession

@@ -22,6 +22,10 @@ class IncompatiblePartsError(ConfigError):
     """Parts that cannot work together in one pipeline."""
 
 
+class BrokenPartError(SpecforgeError):
+    """A part that breaks the rules of its interface, such as a builder whose tree has another root."""
+
+
 class CheckpointError(SpecforgeError):
     """A checkpoint that is missing, unreadable or not what it says it is."""
 

@@ -28,7 +28,7 @@ def read_object(path: str | os.PathLike[str], what: str) -> dict[str, Any]:
         raise ConfigError(f"cannot read {what} {os.fspath(path)!r}: {reason}") from error
     try:
         loaded = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{what} {os.fspath(path)!r} is not JSON: {error}") from error
     if not isinstance(loaded, dict):
         raise ConfigError(f"{what} {os.fspath(path)!r} holds a {type(loaded).__name__}, not a JSON object")

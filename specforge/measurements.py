@@ -61,7 +61,7 @@ class Journal:
             return journal
         lines = _whole_lines(journal.path)
         if not lines:
-            journal.path.write_text(json.dumps(dict(settings)) + "\n", encoding="utf-8")
+            journal._append(dict(settings))
             return journal
         _check_settings(journal.path, lines[0], settings)
         for line in lines[1:]:
@@ -74,22 +74,32 @@ class Journal:
     def add(self, measured: Pass) -> None:
         """Keep a pass."""
         self._keep(measured)
-        if self.path is not None:
+        self._append(asdict(measured))
+
+    def _append(self, line: dict[str, Any]) -> None:
+        if self.path is None:
+            return
+        try:
             with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(measured)) + "\n")
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            raise ConfigError(f"cannot write measurements {str(self.path)!r}: {error.strerror or error}") from error
 
 
 def _whole_lines(path: Path) -> list[Any]:
     """Return the objects of the lines that were written to their end, and cut off what is left of another."""
     if not path.exists():
         return []
-    contents = path.read_bytes()
-    whole = contents.rfind(b"\n") + 1
-    if whole < len(contents):
-        os.truncate(path, whole)
+    try:
+        contents = path.read_bytes()
+        whole = contents.rfind(b"\n") + 1
+        if whole < len(contents):
+            os.truncate(path, whole)
+    except OSError as error:
+        raise ConfigError(f"cannot use measurements {str(path)!r}: {error.strerror or error}") from error
     try:
         return [json.loads(line) for line in contents[:whole].splitlines()]
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _no_measurements(path) from error
 
 

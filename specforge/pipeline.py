@@ -39,9 +39,12 @@ class Pipeline:
             CheckpointError: for a drafter checkpoint that cannot be read.
             UnsupportedTargetError: for a target that cannot be verified in trees.
         """
+        if not isinstance(config, PipelineConfig):
+            raise ConfigError(f"the config is a {type(config).__name__}; it must be a PipelineConfig")
         parts = assemble(config)
         if target is None:
             target = load_target(config.target, dtype=config.dtype, device=config.device)
+        target.check_taps(parts.drafter.taps)
         parts.drafter.bind(target)
         parts.builder.bind(target, parts.drafter)
         return cls(target, parts, config)

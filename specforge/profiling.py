@@ -270,6 +270,8 @@ def profile_to_file(
         ConfigError: see ``measure_cost_model``, and when ``path`` cannot be written.
     """
     path = Path(path)
+    if path.is_dir():
+        raise ConfigError(f"cannot write cost model {os.fspath(path)!r}: it is a folder")
     if not path.parent.is_dir():
         raise ConfigError(f"cannot write cost model {os.fspath(path)!r}: no folder {os.fspath(path.parent)!r}")
     partial = path.with_name(f"{path.name}.partial")

@@ -33,6 +33,8 @@ class Registry(Generic[P]):
         Raises:
             ConfigError: when ``cls`` is of another kind or the name is taken by another class.
         """
+        if not isinstance(name, str) or not name:
+            raise ConfigError(f"{self.kind} name {name!r} is no name; it must be a non-empty string")
         if not (isinstance(cls, type) and issubclass(cls, self.base)):
             raise ConfigError(f"{cls!r} is no {self.base.__name__} and cannot be registered as {self.kind} {name!r}")
         taken = self._classes.get(name)

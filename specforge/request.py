@@ -8,15 +8,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
+import numpy as np
 import torch
 from attrs import field, frozen
 from torch import Tensor
 
+from specforge.checks import flag, whole
 from specforge.errors import ConfigError
 from specforge.sampling import SamplingParams
 from specforge.target import Target
 
-Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]] | Tensor
+Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]] | Tensor | np.ndarray
 
 
 @frozen(eq=False)
@@ -45,11 +47,23 @@ class Request:
 
 
 def _strings(value: str | Iterable[str] | None) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(value or ())
+    if value is None:
+        return ()
+    found = (value,) if isinstance(value, str) or not isinstance(value, Iterable) else tuple(value)
+    if not all(isinstance(s, str) and s for s in found):
+        raise ConfigError(f"stop_strings is {value!r}; it must hold non-empty strings")
+    return found
 
 
 def _arguments(value: Mapping[str, Any] | None) -> dict[str, Any]:
-    return dict(value or {})
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise ConfigError(f"template_args is {value!r}; it must be a dict of names and values")
+    taken = sorted({"conversation", "tokenize", "add_generation_prompt", "return_dict", "return_tensors"} & set(value))
+    if taken:
+        raise ConfigError(f"template_args holds {taken[0]!r}, which the pipeline sets itself")
+    return dict(value)
 
 
 @frozen
@@ -85,12 +99,12 @@ class GenerateOptions:
     template_args: Mapping[str, Any] = field(default=None, converter=_arguments)
 
     def __attrs_post_init__(self) -> None:
-        if not isinstance(self.max_new_tokens, int) or self.max_new_tokens < 1:
-            raise ConfigError(f"max_new_tokens is {self.max_new_tokens!r}; it must be a whole number, at least 1")
-        if not isinstance(self.seed, int) or not -(2**63) <= self.seed < 2**63:
-            raise ConfigError(f"seed is {self.seed!r}; it must be a whole number of 64 bits")
-        if not all(isinstance(s, str) and s for s in self.stop_strings):
-            raise ConfigError(f"stop_strings is {self.stop_strings!r}; it must hold non-empty strings")
+        object.__setattr__(self, "max_new_tokens", whole(self.max_new_tokens, "max_new_tokens", 1))
+        object.__setattr__(self, "seed", whole(self.seed, "seed", -(2**63), 2**63 - 1))
+        flag(self.trace, "trace")
+        flag(self.raw, "raw")
+        if self.stop_token_ids is not None and not isinstance(self.stop_token_ids, Iterable):
+            raise ConfigError(f"stop_token_ids is {self.stop_token_ids!r}; it must be token ids, [] for none, or None")
         self.sampling  # noqa: B018 - validates the sampling options now, before any model runs
 
     @property
@@ -142,11 +156,10 @@ def encode_prompt(
     ``{"role", "content"}`` messages a whole chat, unless ``raw``. For a target without a tokenizer a string of whole
     numbers is read as token ids.
     """
-    if isinstance(prompt, Tensor):
-        prompt = prompt.flatten().tolist()
+    prompt = _plain_prompt(prompt)
     if not prompt or (isinstance(prompt, str) and not prompt.strip()):
         raise ConfigError("the prompt is empty; it must have at least one token")
-    if isinstance(prompt, str) and target.tokenizer is None and re.fullmatch(r"[\d\s,]+", prompt):
+    if isinstance(prompt, str) and target.tokenizer is None and re.fullmatch(r"\s*\d+([\s,]+\d+)*[\s,]*", prompt):
         prompt = [int(number) for number in re.findall(r"\d+", prompt)]
     if isinstance(prompt, str):
         return _encode_text(target, prompt if raw else _apply_template(target, _user(prompt), template_args), raw)
@@ -157,6 +170,23 @@ def encode_prompt(
     return [_token_id(token, target, "the prompt") for token in prompt]
 
 
+def _plain_prompt(prompt: Any) -> str | list[Any]:
+    """Return text, or a list; an array may be one row of a batch, as tokenizers return it."""
+    if isinstance(prompt, str):
+        return prompt
+    if isinstance(prompt, Tensor | np.ndarray):
+        if prompt.ndim == 2 and len(prompt) == 1:
+            prompt = prompt[0]
+        if prompt.ndim != 1:
+            raise ConfigError(f"the prompt has shape {list(prompt.shape)}; token ids are [P] or [1, P], one sequence")
+        return prompt.tolist()
+    if isinstance(prompt, Sequence) and not isinstance(prompt, bytes | bytearray):
+        return list(prompt)
+    raise ConfigError(
+        f"the prompt is a {type(prompt).__name__}; it must be text, token ids, or a list of chat messages"
+    )
+
+
 def _user(text: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
 
@@ -165,12 +195,23 @@ def _apply_template(target: Target, messages: Any, template_args: Mapping[str, A
     tokenizer = _tokenizer(target)
     if not tokenizer.chat_template:
         raise ConfigError(f"target {target.name!r} has no chat template; pass the text raw (raw=True, --raw)")
-    return tokenizer.apply_chat_template(
-        list(messages), tokenize=False, add_generation_prompt=True, **dict(template_args or {})
-    )
+    for message in messages:
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str) or "content" not in message:
+            raise ConfigError(f"the chat holds {message!r}; a message is {{'role': 'user', 'content': 'text'}}")
+    try:
+        return tokenizer.apply_chat_template(
+            list(messages), tokenize=False, add_generation_prompt=True, **dict(template_args or {})
+        )
+    except Exception as error:  # a template is foreign code: it raises whatever its author chose
+        reason = str(error) or type(error).__name__
+        raise ConfigError(f"the chat template of target {target.name!r} refused the prompt: {reason}") from error
 
 
 def _encode_text(target: Target, text: str, special: bool) -> list[int]:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"the prompt is not valid Unicode: {error.reason} at character {error.start}") from error
     ids = list(_tokenizer(target)(text, add_special_tokens=special).input_ids)
     if not ids:
         raise ConfigError("the prompt is empty; it must have at least one token")
@@ -188,6 +229,8 @@ def _token_id(token: object, target: Target, where: str) -> int:
         value = operator.index(token)  # type: ignore[arg-type]
     except TypeError:
         raise ConfigError(f"{where} holds {token!r}; token ids are whole numbers") from None
+    if isinstance(token, bool):
+        raise ConfigError(f"{where} holds {token!r}; token ids are whole numbers")
     if not 0 <= value < target.vocab_size:
         raise ConfigError(
             f"{where} holds token id {value}; target {target.name!r} has ids 0 to {target.vocab_size - 1}"

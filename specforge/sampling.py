@@ -6,7 +6,7 @@ import hashlib
 import struct
 
 import torch
-from attrs import field, frozen
+from attrs import frozen
 from torch import Tensor
 from transformers import (
     LogitsProcessorList,
@@ -17,7 +17,11 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from specforge.checks import number, whole
 from specforge.errors import ConfigError
+
+LEAST_TEMPERATURE = 1e-5
+"""Below it, logits divided by the temperature leave float32."""
 
 
 @frozen
@@ -35,20 +39,22 @@ class SamplingParams:
         ConfigError: naming the option, its value and the range it must lie in.
     """
 
-    temperature: float = field(default=0.0, converter=float)
+    temperature: float = 0.0
     top_k: int = 0
-    top_p: float = field(default=1.0, converter=float)
-    min_p: float = field(default=0.0, converter=float)
-    repetition_penalty: float = field(default=1.0, converter=float)
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
 
     def __attrs_post_init__(self) -> None:
-        _require(0.0 <= self.temperature < float("inf"), "temperature", self.temperature, "at least 0 and finite")
-        whole = isinstance(self.top_k, int) and not isinstance(self.top_k, bool)
-        _require(whole and self.top_k >= 0, "top_k", self.top_k, "a whole number, at least 0 (0 keeps all tokens)")
+        for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
+            object.__setattr__(self, name, number(getattr(self, name), name))
+        object.__setattr__(self, "top_k", whole(self.top_k, "top_k", 0))
+        useful = self.temperature == 0.0 or self.temperature >= LEAST_TEMPERATURE
+        _require(useful, "temperature", self.temperature, f"0 (greedy) or at least {LEAST_TEMPERATURE}")
         _require(0.0 < self.top_p <= 1.0, "top_p", self.top_p, "in (0, 1]")
         _require(0.0 <= self.min_p <= 1.0, "min_p", self.min_p, "in [0, 1]")
-        positive = 0.0 < self.repetition_penalty < float("inf")
-        _require(positive, "repetition_penalty", self.repetition_penalty, "above 0 and finite (1 changes nothing)")
+        above = self.repetition_penalty > 0.0
+        _require(above, "repetition_penalty", self.repetition_penalty, "above 0 (1 changes nothing)")
 
     @property
     def greedy(self) -> bool:
@@ -72,8 +78,7 @@ class KeyedUniforms:
     seed: int = 0
 
     def __attrs_post_init__(self) -> None:
-        whole = isinstance(self.seed, int) and not isinstance(self.seed, bool)
-        _require(whole and -(2**63) <= self.seed < 2**63, "seed", self.seed, "a whole number of at most 64 bits")
+        object.__setattr__(self, "seed", whole(self.seed, "seed", -(2**63), 2**63 - 1))
 
     def __call__(self, position: int, purpose: str, index: int = 0) -> float:
         """Return the uniform for the token at sequence index ``position``; ``index`` counts draws of one purpose."""

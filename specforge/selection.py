@@ -39,7 +39,9 @@ def named_configs(
     if not names and not files:
         raise ConfigError("nothing to compare; give --presets a,b,c or --config file.py")
     loaded = {file: load_config_file(file) for file in files}
-    configs = {name: preset_config(name) for name in (BASELINE, *names)}
+    if BASELINE not in names:
+        names.insert(0, BASELINE)
+    configs = {name: preset_config(name) for name in names}
     for first in list(loaded.values())[:1]:
         configs = {name: c.override(first.target, first.dtype, first.device) for name, c in configs.items()}
     for file, config in loaded.items():

@@ -29,14 +29,17 @@ class TextStream:
     _ids: list[int] = field(factory=list)
     _settled: str = ""
     _emitted: int = 0
+    _searched: int = 0
 
     def push(self, token_id: int) -> bool:
         """Add a token; return whether it completes a stop string."""
         self._ids.append(token_id)
         if not self.stop_strings:
             return False
-        text = self.text
-        ends = [text.find(s) + len(s) for s in self.stop_strings if s in text]
+        text, start = self.text, max(0, self._searched - max(map(len, self.stop_strings)))
+        self._searched = len(text)
+        found = [(text.find(s, start), s) for s in self.stop_strings]
+        ends = [at + len(s) for at, s in found if at >= 0]
         if ends:
             self._settled, self._ids, self.stopped = text[: min(ends)], [], True
         return self.stopped

@@ -18,7 +18,10 @@ Floats = npt.NDArray[np.float32]
 def _read_only(values: Any, dtype: type) -> npt.NDArray[Any]:
     if isinstance(values, torch.Tensor):
         values = values.detach().cpu().numpy()
-    array: npt.NDArray[Any] = np.array(values, dtype=dtype)
+    array: npt.NDArray[Any] = np.array(values)
+    if dtype is np.int64 and array.size and array.dtype.kind not in "iu":
+        raise ValueError(f"token ids, parents and depths are whole numbers, got {array.dtype}: {array.tolist()[:8]}")
+    array = array.astype(dtype)
     array.setflags(write=False)
     return array
 
@@ -175,6 +178,8 @@ class DraftTree:
 
     def path(self, node: int) -> tuple[int, ...]:
         """Return the nodes from the root to ``node``, both included."""
+        if not 0 <= node < len(self):
+            raise IndexError(f"node {node} is not in a tree of {len(self)} nodes")
         nodes = [int(node)]
         while nodes[-1] != 0:
             nodes.append(int(self.parents[nodes[-1]]))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from attrs import evolve, field, frozen
+from attrs import evolve, frozen
 
+from specforge.checks import flag, number, whole
 from specforge.errors import ConfigError, IncompatiblePartsError
 from specforge.interfaces import (
     CONFIDENCE,
@@ -42,18 +43,18 @@ class Chain(TreeBuilder):
 
     length: int | None = None
     sample: bool = False
-    temperature: float = field(default=1.0, converter=float)
+    temperature: float = 1.0
     min_confidence: float | None = None
 
     def __attrs_post_init__(self) -> None:
-        whole = isinstance(self.length, int) and not isinstance(self.length, bool)
-        if self.length is not None and not (whole and self.length >= 1):
-            raise ConfigError(f"length is {self.length!r}; it must be a whole number of at least 1, or None")
-        if not 0.0 < self.temperature < float("inf"):
-            raise ConfigError(f"temperature of the draft is {self.temperature!r}; it must be above 0 and finite")
+        if self.length is not None:
+            whole(self.length, "length", 1)
+        flag(self.sample, "sample")
+        if number(self.temperature, "temperature of the draft") <= 0.0:
+            raise ConfigError(f"temperature of the draft is {self.temperature!r}; it must be above 0")
         if self.temperature != 1.0 and not self.sample:
             raise ConfigError(f"temperature of the draft is {self.temperature!r} without sample=True; nothing is drawn")
-        if self.min_confidence is not None and not 0.0 <= self.min_confidence <= 1.0:
+        if self.min_confidence is not None and not 0.0 <= number(self.min_confidence, "min_confidence") <= 1.0:
             raise ConfigError(f"min_confidence is {self.min_confidence!r}; it must be in [0, 1], or None")
 
     def given(self) -> Capabilities:

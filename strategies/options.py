@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 from attrs import Attribute
 
+from specforge import checks
+from specforge.checks import number
 from specforge.errors import ConfigError
 
 Validator = Callable[[Any, "Attribute[Any]", Any], None]
@@ -17,8 +18,7 @@ def whole(minimum: int) -> Validator:
     """Take whole numbers from ``minimum`` on; booleans are none."""
 
     def check(instance: object, attribute: Attribute[Any], value: object) -> None:
-        if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
-            raise ConfigError(f"{attribute.name} is {value!r}; it must be a whole number, at least {minimum}")
+        checks.whole(value, attribute.name, minimum)
 
     return check
 
@@ -31,17 +31,6 @@ def one_of(*names: str) -> Validator:
             raise ConfigError(f"{attribute.name} is {value!r}; it must be {' or '.join(map(repr, names))}")
 
     return check
-
-
-def number(value: object, name: str) -> float:
-    """Return ``value`` as a float.
-
-    Raises:
-        ConfigError: when it is no finite number.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ConfigError(f"{name} is {value!r}; it must be a finite number")
-    return float(value)
 
 
 def positive(instance: object, attribute: Attribute[Any], value: object) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from attrs import field, frozen
 
+from specforge.checks import number
 from specforge.errors import ConfigError
 from specforge.interfaces import PROPOSAL, SHAPE_BEFORE_DRAWING, Draft, Round, Scorer, TreeBuilder
 from specforge.registry import register
@@ -39,14 +40,14 @@ class Sampled(TreeBuilder):
     gives = frozenset({PROPOSAL, SHAPE_BEFORE_DRAWING})
 
     branching: tuple[int, ...] = field(default=(3, 2, 1, 1, 1, 1), converter=_branching)
-    temperature: float = field(default=1.0, converter=float)
+    temperature: float = 1.0
 
     def __attrs_post_init__(self) -> None:
         whole = all(isinstance(b, int) and not isinstance(b, bool) and b >= 1 for b in self.branching)
         if not (self.branching and whole):
             raise ConfigError(f"branching is {self.branching!r}; it must be whole numbers of at least 1, one a depth")
-        if not 0.0 < self.temperature < float("inf"):
-            raise ConfigError(f"temperature of the draft is {self.temperature!r}; it must be above 0 and finite")
+        if number(self.temperature, "temperature of the draft") <= 0.0:
+            raise ConfigError(f"temperature of the draft is {self.temperature!r}; it must be above 0")
 
     def build(self, draft: Draft, scorer: Scorer, round: Round) -> DraftTree:
         """Draw the tree; see ``draw_tree``."""

@@ -197,4 +197,4 @@ def test_unreadable_files(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds no prompt"):
         load_prompts(tmp_path / "empty.txt")
     with pytest.raises(ConfigError, match="limit is 0"):
-        load_prompts(tmp_path / "empty.txt", limit=0)
+        demo_prompts(limit=0)

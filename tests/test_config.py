@@ -64,6 +64,19 @@ def test_bad_fields(fields: dict, message: str) -> None:
         ({"drafter": {"name": "ngram", "length": 0}}, ConfigError, "length is 0"),
         ({"drafter": "ngram", "verifier": {"name": "auto", "x": 1}}, ConfigError, "'auto' takes no options"),
         ({"drafter": "none", "builder": "chain"}, IncompatiblePartsError, "builder 'chain' needs scores"),
+        (
+            {"drafter": "ngram", "builder": "none"},
+            IncompatiblePartsError,
+            "uses nothing that drafter 'ngram' gives",
+        ),
+        (
+            {"drafter": "ngram", "builder": {"name": "chain", "min_confidence": 0.5}},
+            IncompatiblePartsError,
+            r"drafter 'ngram' and scorer 'trie' do not give; drafters that do: dspark \(by option\)",
+        ),
+        ({"drafter": "ngram", "builder": {"name": "chain", "sample": "no"}}, ConfigError, "sample is 'no'"),
+        ({"drafter": "ngram", "builder": {"name": "chain", "length": "8"}}, ConfigError, "length is '8'"),
+        ({"drafter": {"name": "ngram", "decay": True}}, ConfigError, "decay is True; it must be a finite number"),
     ],
 )
 def test_what_cannot_work_is_refused_with_the_names_that_would(fields: dict, error: type, message: str) -> None:
@@ -137,6 +150,8 @@ from specforge.interfaces import TreeBuilder
 
 @register.builder("taken-in-test")
 class Mine(TreeBuilder):
+    "Taken by a test."
+
     def build(self, draft, scorer, round): ...
 
 config = PipelineConfig(drafter="ngram", builder="taken-in-test")

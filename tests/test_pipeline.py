@@ -12,7 +12,7 @@ import torch
 from attrs import evolve
 from conftest import TINY
 
-from specforge import ConfigError, DraftTree, Pipeline, PipelineConfig
+from specforge import BrokenPartError, ConfigError, DraftTree, Pipeline, PipelineConfig
 from specforge.interfaces import TreeBuilder, Verdict
 from specforge.registry import register
 from specforge.target import Target
@@ -199,6 +199,8 @@ def test_stages_add_up(tiny_target: Target) -> None:
 def broken_trees() -> list[Callable[[DraftTree, int], DraftTree]]:
     return [
         lambda tree, _: DraftTree([(tree.token_ids[0] + 1) % 160], [-1]),
+        lambda tree, _: DraftTree.from_chain([int(tree.token_ids[0]), 160]),
+        lambda tree, _: None,
         lambda tree, most: DraftTree.from_chain([int(tree.token_ids[0])] + [1] * (most + 1)),
     ]
 
@@ -208,7 +210,7 @@ def test_a_builder_that_breaks_the_rules_is_named(tiny_target: Target, spoil, mo
     pipeline = make(tiny_target, "ngram", "two-wide")
     build = TwoWide.build
     monkeypatch.setattr(TwoWide, "build", lambda s, d, sc, r: spoil(build(s, d, sc, r), r.max_depth))
-    with pytest.raises(RuntimeError, match="builder TwoWide returned a tree with root"):
+    with pytest.raises(BrokenPartError, match="builder TwoWide returned a "):
         pipeline.generate([5, 6, 5, 6, 5, 6, 5], max_new_tokens=20, stop_token_ids=[])
 
 

@@ -83,7 +83,7 @@ def test_a_taken_name_is_refused(builders: Registry[TreeBuilder]) -> None:
     assert builders.get("chain").__name__ == "Chain"
 
 
-@pytest.mark.parametrize("thing", [dict, Part, Leafless(), "chain"], ids=repr)
+@pytest.mark.parametrize("thing", [dict, Part, Leafless(), "chain"], ids=["class", "part", "instance", "name"])
 def test_what_is_no_part_of_the_kind_is_refused(builders: Registry[TreeBuilder], thing: object) -> None:
     with pytest.raises(ConfigError, match="is no TreeBuilder and cannot be registered as builder 'thing'"):
         register.builder("thing")(thing)

@@ -206,9 +206,9 @@ def test_uniforms_are_uniform() -> None:
 @pytest.mark.parametrize(
     ("option", "value", "wanted"),
     [
-        ("temperature", -0.1, "at least 0"),
+        ("temperature", -0.1, "0 (greedy)"),
         ("temperature", float("inf"), "finite"),
-        ("temperature", float("nan"), "at least 0"),
+        ("temperature", float("nan"), "finite"),
         ("top_k", -1, "at least 0"),
         ("top_k", 1.5, "whole number"),
         ("top_k", True, "whole number"),

@@ -73,7 +73,7 @@ def read_json(file: Path) -> dict[str, Any]:
         content = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise CheckpointError(f"{file}: no such file; a checkpoint needs it") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{file}: not readable as JSON: {error}") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{file}: holds a JSON {type(content).__name__}; it must be an object")

@@ -14,7 +14,7 @@ from specforge.interfaces import PROPOSAL
 from specforge.pipeline import Pipeline
 from specforge.report.divergence import Divergence, explain
 from specforge.report.prompts import PromptItem
-from specforge.request import GenerateOptions, encode_prompt
+from specforge.request import GenerateOptions, encode_prompt, make_request
 from specforge.result import STAGES, GenerationResult
 from specforge.target import Target
 
@@ -147,10 +147,21 @@ class _Chat:
 def _warm_up(pipelines: Mapping[str, Pipeline], prompts: Sequence[PromptItem], options: Mapping[str, Any]) -> None:
     if not prompts:
         raise ConfigError("a comparison needs at least one prompt")
+    _check_prompts(pipelines[BASELINE].target, prompts, options)
     brief = {**options, "max_new_tokens": min(8, options.get("max_new_tokens", 8))}
     checked = GenerateOptions(**options)
     for pipeline in pipelines.values():
         pipeline.generate(_Chat(pipeline.target, checked).ask(prompts[0].turns[0]), **brief)
+
+
+def _check_prompts(target: Target, prompts: Sequence[PromptItem], options: Mapping[str, Any]) -> None:
+    """Find a prompt that cannot be used before the first generation, and say which one it is."""
+    checked = GenerateOptions(**options)
+    for item in prompts:
+        try:
+            make_request(target, _Chat(target, checked).ask(item.turns[0]), checked)
+        except ConfigError as error:
+            raise ConfigError(f"{item.name}: {error}") from error
 
 
 def _run_all(

@@ -10,6 +10,7 @@ from typing import Any
 
 from attrs import frozen
 
+from specforge.checks import whole
 from specforge.errors import ConfigError
 
 _FORMS = '{"turns": ["text", ...]}, {"prompt": "text"} or {"token_ids": [1, 2, ...]}'
@@ -39,8 +40,6 @@ def load_prompts(path: str | Path, limit: int | None = None) -> list[PromptItem]
         ConfigError: naming the file, and the line where one cannot be read.
     """
     path = Path(path)
-    if limit is not None and limit < 1:
-        raise ConfigError(f"limit is {limit}; it must be at least 1")
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -50,13 +49,18 @@ def load_prompts(path: str | Path, limit: int | None = None) -> list[PromptItem]
     items = [read(line, f"{path.name}:{number}", f"{path}:{number}") for number, line in _lines(text)]
     if not items:
         raise ConfigError(f"prompt file {str(path)!r} holds no prompt")
-    return items[:limit]
+    return _first(items, limit)
 
 
-def demo_prompts() -> list[PromptItem]:
-    """Return the prompts that ship with the package."""
+def demo_prompts(limit: int | None = None) -> list[PromptItem]:
+    """Return the prompts that ship with the package, or the first ``limit`` of them."""
     text = files("specforge").joinpath("data/demo.jsonl").read_text(encoding="utf-8")
-    return [_from_json(line, f"demo:{number}", f"demo.jsonl:{number}") for number, line in _lines(text)]
+    items = [_from_json(line, f"demo:{number}", f"demo.jsonl:{number}") for number, line in _lines(text)]
+    return _first(items, limit)
+
+
+def _first(items: list[PromptItem], limit: int | None) -> list[PromptItem]:
+    return items if limit is None else items[: whole(limit, "limit", 1)]
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
@@ -73,6 +77,8 @@ def _from_json(line: str, name: str, where: str) -> PromptItem:
         record = json.loads(line)
     except json.JSONDecodeError as error:
         raise ConfigError(f"{where}: not JSON ({error.msg} at column {error.colno}); a line is {_FORMS}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{where}: not JSON that can be read ({error}); a line is {_FORMS}") from error
     turns = _turns(record)
     if not turns or not all(_is_turn(t) for t in turns):
         raise ConfigError(f"{where}: {_shortened(line)} is no prompt; a line is {_FORMS}, none of them empty")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import attrs
@@ -22,7 +23,16 @@ def _row_json(row: Row) -> dict[str, Any]:
     figures = attrs.asdict(row)
     divergences = [{**attrs.asdict(d), "tie": d.tie} for d in row.divergences]
     named = {"preset": figures.pop("name"), **figures, "divergences": divergences}
-    return {key: None if value != value else value for key, value in named.items()}
+    return {key: _json_value(value) for key, value in named.items()}
+
+
+def _json_value(value: Any) -> Any:
+    """JSON knows neither NaN nor infinity."""
+    if isinstance(value, dict):
+        return {key: _json_value(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json_value(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def to_table(comparison: Comparison) -> Table:

@@ -115,7 +115,7 @@ class Target:
         Raises:
             ConfigError: when a tap is out of range or the tokens do not fit into the context.
         """
-        taps = self._checked_taps(taps)
+        taps = self.check_taps(taps)
         self._check_room(cache, int(token_ids.shape[0]))
         features = []
         chunks = token_ids.to(self.device).split(PREFILL_CHUNK)
@@ -142,7 +142,7 @@ class Target:
         Raises:
             ConfigError: when a tap is out of range or the tree is deeper than the context allows.
         """
-        taps = self._checked_taps(taps)
+        taps = self.check_taps(taps)
         deepest = int(tree.depths.max())
         self._check_room(cache, deepest + 1)
         token_ids, depths, ancestors = (
@@ -185,7 +185,14 @@ class Target:
             ) from error
         support.check_probe(self._layers, self.config, plan, cache)
 
-    def _checked_taps(self, taps: Sequence[int]) -> tuple[int, ...]:
+    def check_taps(self, taps: Sequence[int]) -> tuple[int, ...]:
+        """Return the taps.
+
+        Raises:
+            ConfigError: when one is no decoder layer of this target.
+        """
+        if not isinstance(taps, Sequence) or not all(type(tap) is int for tap in taps):
+            raise ConfigError(f"taps are {taps!r}; they must be numbers of decoder layers")
         wrong = [tap for tap in taps if not 0 <= tap < self.num_layers]
         if wrong:
             raise ConfigError(

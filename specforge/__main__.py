@@ -1,0 +1,5 @@
+"""``python -m specforge``."""
+
+from specforge.cli import main
+
+main()
