@@ -73,8 +73,7 @@ class DominoCorrection(CorrectionHead):
         """Return the state after the root, ``[1]`` int64."""
         if draft.hidden is None:
             raise ValueError("the draft has no hidden states; a Domino head reads them")
-        zero = self.state_weight.new_zeros(1, self.state_weight.shape[1])
-        return DominoState(self._step(zero, torch.zeros_like(root), root), project(draft.hidden, self._down_hidden))
+        return DominoState(self._first_step(root), project(draft.hidden, self._down_hidden))
 
     def prepare(self, state: Any, candidates: Tensor) -> DominoState:
         """Gather the rows of ``W2`` that belong to ``candidates`` ``[D, M]``."""
@@ -90,12 +89,19 @@ class DominoCorrection(CorrectionHead):
         recurrent = self._step(state.recurrent, parent_rows, tokens)
         return DominoState(recurrent, state.projected, state.slices)
 
+    def _from_input(self, tokens: Tensor) -> Tensor:
+        if self.input_table is None:
+            return project_at(self.embed, tokens, self.input_weight)
+        return self.input_table.index_select(0, tokens)
+
+    def _first_step(self, tokens: Tensor) -> Tensor:
+        """Run the GRU over ``tokens`` from the zero state, of which every product is zero."""
+        _, update, new = self._from_input(tokens).chunk(3, dim=-1)
+        return torch.tanh(new) * torch.sigmoid(-update)
+
     def _step(self, states: Tensor, rows: Tensor, tokens: Tensor) -> Tensor:
         """Run the GRU over ``tokens`` ``[m]``, each from row ``rows`` ``[m]`` of ``states``."""
-        if self.input_table is None:
-            from_input = project_at(self.embed, tokens, self.input_weight)
-        else:
-            from_input = self.input_table.index_select(0, tokens)
+        from_input = self._from_input(tokens)
         from_state = project_at(lambda distinct: states.index_select(0, distinct), rows, self.state_weight)
         gates = 2 * states.shape[1]
         reset, update = torch.sigmoid(from_input[:, :gates] + from_state[:, :gates]).chunk(2, dim=-1)
