@@ -374,6 +374,35 @@ def test_a_plot_needs_a_run(tmp_path: Path) -> None:
         plot(tmp_path)
 
 
+def test_the_command_fills_a_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "config.py"
+    tests, folder = str(Path(__file__).parent), str(tmp_path)
+    file.write_text(CONFIG_FILE.format(tests=tests, folder=folder, name="run", cache=str(tmp_path / "cache")))
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "--config", str(file), "--fill-cache"])
+    assert ended.value.code == 0
+    assert "holds the features of 8 chats" in capsys.readouterr().out
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "--config", "none.py"], "config file 'none.py' does not exist"),
+        (["selfchat", "--out", "none.jsonl", "--target", str(TINY / "target")], "has no chat template"),
+    ],
+)
+def test_the_commands_refuse_in_one_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
 def test_the_recipe_is_a_valid_config() -> None:
     config = load_train_config(Path(__file__).parent.parent / "configs" / "training" / "smollm2_domino.py")
     assert config.architecture.kind == "domino"

@@ -81,7 +81,9 @@ class Accelerated:
         try:
             from accelerate import Accelerator
         except ImportError as error:
-            raise ConfigError("several devices need accelerate; run: pip install accelerate") from error
+            raise ConfigError(
+                'several devices need accelerate; run: pip install "specforge-decoding[train]"'
+            ) from error
         return cls(Accelerator(cpu=device == "cpu"))
 
     @property

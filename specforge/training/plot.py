@@ -20,7 +20,7 @@ def plot(run: str | Path) -> Path:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ConfigError('a plot needs matplotlib; run: pip install "specforge-decoding[report]"') from error
+        raise ConfigError('a plot needs matplotlib; run: pip install "specforge-decoding[train]"') from error
     folder = RunFolder(Path(run))
     entries = folder.metrics()
     if not entries:

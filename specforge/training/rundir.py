@@ -47,8 +47,8 @@ class RunFolder:
         """The drafter with the best held-out acceptance of its tree."""
         return self.path / "best"
 
-    def start(self, config: dict[str, Any], resume: bool) -> dict[str, Any] | None:
-        """Prepare the folder; return the state to resume from, or ``None`` for a new run.
+    def start(self, config: dict[str, Any], resume: bool) -> None:
+        """Prepare the folder for a new run, or for going on with the one in it.
 
         Raises:
             ConfigError: when there is a run that was not to be resumed, none to resume, or one of another config.
@@ -59,13 +59,16 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             self.metrics_file.unlink(missing_ok=True)
             write_object(self.path / "run.json", config, "run config")
-            return None
+            return
         if not self.state_file.exists():
             raise ConfigError(f"{str(self.path)!r} holds no training state to resume from")
         _check_same(read_object(self.path / "run.json", "run config"), config, "")
         write_object(self.path / "run.json", config, "run config")
+        self._drop_metrics_after(self.load_state()["step"])
+
+    def load_state(self) -> dict[str, Any]:
+        """Return the training state as it was last saved."""
         state: dict[str, Any] = torch.load(self.state_file, map_location="cpu", weights_only=True)
-        self._drop_metrics_after(state["step"])
         return state
 
     def save_state(self, state: dict[str, Any]) -> None:

@@ -43,7 +43,8 @@ def prepare(config: TrainConfig, *, resume: bool = False, distributed: bool = Fa
     objective = config.objective
     common = most_frequent([chats[i] for i in training], objective.softmax_tokens, target.vocab_size)
     folder = RunFolder(Path(config.out))
-    state = folder.start(config.to_dict(), resume) if devices.rank == 0 or resume else None
+    if devices.rank == 0:
+        folder.start(config.to_dict(), resume)
     devices.wait()
     trainer = Trainer(
         config,
@@ -58,8 +59,8 @@ def prepare(config: TrainConfig, *, resume: bool = False, distributed: bool = Fa
         folder,
         devices,
     )
-    if state is not None:
-        trainer.restore(state)
+    if resume:
+        trainer.restore(folder.load_state())
     return trainer
 
 
