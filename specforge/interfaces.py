@@ -286,6 +286,17 @@ class CorrectionHead(ABC):
     def correct(self, draft: Draft, depth: int, state: State, candidates: Tensor | None) -> Tensor:
         """Return ``[n, M]`` float32 to add to the base logits of ``candidates`` (``[M]``; ``None``: all ``V``)."""
 
+    def slice_log_probs(
+        self, draft: Draft, depth: int, state: State, base: Tensor, candidates: Tensor, temperature: float
+    ) -> Tensor:
+        """Return ``[n, M]`` float32, the log-softmax over ``candidates`` of corrected logits over ``temperature``.
+
+        ``base`` ``[M]`` float32 are their base logits. A head may do this in one go; by default it is ``correct`` and
+        what is left of the formula.
+        """
+        logits = base + self.correct(draft, depth, state, candidates)
+        return (logits if temperature == 1.0 else logits / temperature).log_softmax(dim=-1)
+
     @abstractmethod
     def advance(self, draft: Draft, depth: int, state: State, parent_rows: Tensor, tokens: Tensor) -> State:
         """Return the states after ``tokens`` at draft position ``depth``; arguments as in ``Scorer.advance``."""

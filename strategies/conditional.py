@@ -96,8 +96,12 @@ class Conditional(Scorer):
         slices = state.slices
         tokens = None if slices.tokens is None else slices.tokens[depth]
         if tokens is not None and self.normalizer == CANDIDATES:
-            logits = tempered(corrected(draft, depth, state.head, slices.base[depth], tokens), self.temperature)
-            log_probs, columns = exact_topk(torch.log_softmax(logits, dim=-1), slices.width)
+            base, head = slices.base[depth], head_of(draft)
+            if depth < head.first_corrected:
+                rows = torch.log_softmax(tempered(base[None], self.temperature), dim=-1)
+            else:
+                rows = head.slice_log_probs(draft, depth, state.head, base, tokens, self.temperature)
+            log_probs, columns = exact_topk(rows, slices.width)
         else:
             vocabulary = slices.logits[depth].float()
             logits = tempered(corrected(draft, depth, state.head, vocabulary, None), self.temperature)

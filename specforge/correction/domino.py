@@ -49,6 +49,8 @@ class DominoCorrection(CorrectionHead):
         first_corrected: draft positions below this one keep their base logits.
         input_table: ``[V, 3G]``, every token's embedding times ``input_weight`` (see ``input_table``), which are then
             not read; ``None`` multiplies at every step.
+        down_hidden: the columns of ``down`` that meet hidden states, ``[E, H]``.
+        down_state: those that meet the recurrent state, ``[E, G]``.
     """
 
     embed: Callable[[Tensor], Tensor]
@@ -58,14 +60,14 @@ class DominoCorrection(CorrectionHead):
     up: Tensor
     first_corrected: int = 0
     input_table: Tensor | None = None
-    _down_hidden: Tensor = field(init=False)
-    _down_state: Tensor = field(init=False)
+    down_hidden: Tensor = field(init=False)
+    down_state: Tensor = field(init=False)
 
-    @_down_hidden.default
+    @down_hidden.default
     def _hidden_columns(self) -> Tensor:
         return self.down[:, : -self.state_weight.shape[1]].contiguous()
 
-    @_down_state.default
+    @down_state.default
     def _state_columns(self) -> Tensor:
         return self.down[:, -self.state_weight.shape[1] :].contiguous()
 
@@ -73,7 +75,7 @@ class DominoCorrection(CorrectionHead):
         """Return the state after the root, ``[1]`` int64."""
         if draft.hidden is None:
             raise ValueError("the draft has no hidden states; a Domino head reads them")
-        return DominoState(self._first_step(root), project(draft.hidden, self._down_hidden))
+        return DominoState(self._first_step(root), project(draft.hidden, self.down_hidden))
 
     def prepare(self, state: Any, candidates: Tensor) -> DominoState:
         """Gather the rows of ``W2`` that belong to ``candidates`` ``[D, M]``."""
@@ -81,7 +83,7 @@ class DominoCorrection(CorrectionHead):
 
     def correct(self, draft: Draft, depth: int, state: Any, candidates: Tensor | None) -> Tensor:
         """Return ``[n, M]`` float32 to add to the base logits of ``candidates`` (``[M]``; ``None``: all ``V``)."""
-        inner = F.silu(project(state.recurrent, self._down_state) + state.projected[depth])
+        inner = F.silu(project(state.recurrent, self.down_state) + state.projected[depth])
         return slice_product(inner, self.up, state.slices, depth, candidates)
 
     def advance(self, draft: Draft, depth: int, state: Any, parent_rows: Tensor, tokens: Tensor) -> DominoState:
@@ -89,19 +91,20 @@ class DominoCorrection(CorrectionHead):
         recurrent = self._step(state.recurrent, parent_rows, tokens)
         return DominoState(recurrent, state.projected, state.slices)
 
-    def _from_input(self, tokens: Tensor) -> Tensor:
+    def from_input(self, tokens: Tensor) -> Tensor:
+        """Return the embeddings of ``tokens`` ``[m]`` times ``input_weight``, ``[m, 3G]``."""
         if self.input_table is None:
             return project_at(self.embed, tokens, self.input_weight)
         return self.input_table.index_select(0, tokens)
 
     def _first_step(self, tokens: Tensor) -> Tensor:
         """Run the GRU over ``tokens`` from the zero state, of which every product is zero."""
-        _, update, new = self._from_input(tokens).chunk(3, dim=-1)
+        _, update, new = self.from_input(tokens).chunk(3, dim=-1)
         return torch.tanh(new) * torch.sigmoid(-update)
 
     def _step(self, states: Tensor, rows: Tensor, tokens: Tensor) -> Tensor:
         """Run the GRU over ``tokens`` ``[m]``, each from row ``rows`` ``[m]`` of ``states``."""
-        from_input = self._from_input(tokens)
+        from_input = self.from_input(tokens)
         from_state = project_at(lambda distinct: states.index_select(0, distinct), rows, self.state_weight)
         gates = 2 * states.shape[1]
         reset, update = torch.sigmoid(from_input[:, :gates] + from_state[:, :gates]).chunk(2, dim=-1)
