@@ -14,7 +14,7 @@ $(VENV)/.installed: pyproject.toml
 
 demo: $(VENV)/.installed
 	$(BIN)/specforge generate --preset ngram "Copy this list exactly, then write it a second time: apples, brown bread, cheddar cheese, green tea, olive oil, red onions"
-	$(BIN)/specforge compare --presets ar,ngram --repeats 3
+	$(BIN)/specforge compare --presets ar,ngram
 
 test: $(VENV)/.installed
 	$(BIN)/ruff check .

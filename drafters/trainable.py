@@ -50,7 +50,9 @@ class TrainableDraft(DraftModel):
         """``[V, r]`` what takes the head's codes to corrections of the logits; ``None`` without a head."""
         if isinstance(self.config.head, DominoHeadConfig):
             return self.get_parameter("embed_proj.2.weight")
-        return self.markov_head.markov_w2.weight if isinstance(self.config.head, MarkovHeadConfig) else None
+        if isinstance(self.config.head, MarkovHeadConfig):
+            return self.get_parameter("markov_head.markov_w2.weight")
+        return None
 
     def blocks(self, noise: Tensor, positions: Tensor, features: Tensor, masks: Sequence[Tensor]) -> Tensor:
         """Return the hidden states ``[B, R, H]`` of blocks that lie side by side in ``R`` rows.
