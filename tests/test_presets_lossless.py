@@ -431,7 +431,7 @@ def test_rejection_has_the_targets_distribution(drafter_of: Callable[[str, int, 
 
 @pytest.mark.slow
 def test_rejection_has_the_targets_distribution_at_length(drafter_of: Callable[[str, int, int], str]) -> None:
-    check_rejection(drafter_of, samples=1000)
+    check_rejection(drafter_of, samples=500)
 
 
 # --- mutants
