@@ -69,6 +69,14 @@ def test_later_turns_carry_on_with_the_answers_of_ar(pipelines) -> None:
     assert prompts[1:] == [[5, 6, 7], [5, 6, 7, *answer, 8, 9]]
 
 
+def test_turns_of_numbers_are_token_ids_where_there_is_no_tokenizer(pipelines) -> None:
+    by_text, by_ids = (
+        compare(pipelines, [PromptItem("p", turns)], {"max_new_tokens": 4, "stop_token_ids": []}).rows
+        for turns in (("5 6 7", "8, 9"), ((5, 6, 7), (8, 9)))
+    )
+    assert [(row.tokens, row.rounds) for row in by_text] == [(row.tokens, row.rounds) for row in by_ids]
+
+
 def test_sampling_is_compared_token_by_token(pipelines, items) -> None:
     comparison = compare(pipelines, items, {**OPTIONS, "temperature": 0.9, "seed": 4})
     assert all(row.lossless is True and not row.divergences for row in comparison.rows)

@@ -129,12 +129,11 @@ class _Chat:
     ids: list[int] = field(factory=list)
 
     def ask(self, turn: str | Sequence[int]) -> list[int]:
-        """Return the prompt of the next turn; text that is raw, and token ids, are appended to what came before."""
-        raw = self.options.raw or not isinstance(turn, str)
-        if raw:
-            self.ids = [*self.ids, *encode_prompt(self.target, turn, raw=raw)]
+        """Return the prompt of the next turn; what takes no chat template is appended to what came before."""
+        if self.options.raw or not isinstance(turn, str) or self.target.tokenizer is None:
+            self.ids = [*self.ids, *encode_prompt(self.target, turn, raw=True)]
         else:
-            self.messages.append({"role": "user", "content": str(turn)})
+            self.messages.append({"role": "user", "content": turn})
             self.ids = encode_prompt(self.target, self.messages, template_args=self.options.template_args)
         return list(self.ids)
 
