@@ -172,7 +172,7 @@ def test_an_error_in_a_forward_leaves_model_and_cache_usable(monkeypatch: pytest
     def fail(*inputs: object) -> None:
         raise KeyboardInterrupt
 
-    handle = target._layers[2].register_forward_hook(fail)
+    handle = target.layers[2].register_forward_hook(fail)
     with pytest.raises(KeyboardInterrupt):
         target.verify(TREE, cache, (0, 3))
     handle.remove()

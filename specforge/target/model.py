@@ -58,6 +58,8 @@ class Target:
         context_limit: longest sequence in tokens.
         stop_token_ids: the ids that end a generation, from the generation config, else from the config.
         embedding: the model's own input embedding.
+        decoder: what runs below the head.
+        layers: its decoder layers.
         lm_head: the output head over the model's own weights, tied or not, in the form that the target runs.
     """
 
@@ -79,8 +81,8 @@ class Target:
         self._runner = _sharing_copy(model)
         self.lm_head: nn.Module = self._runner.get_output_embeddings()
         self.vocab_size = int(self.lm_head.weight.shape[0])
-        self._decoder: nn.Module = self._runner.get_decoder()
-        self._layers = _decoder_layers(self._decoder, self.num_layers)
+        self.decoder: nn.Module = self._runner.get_decoder()
+        self.layers = _decoder_layers(self.decoder, self.num_layers)
         self._cache_keyword = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
         self._probe()
 
@@ -164,11 +166,11 @@ class Target:
             PLAN_KEYWORD: plan,
         }
         logits = token_ids.new_empty(0, dtype=self.dtype)
-        with _tapped(self._layers, self._decoder, taps) as tapped:
+        with _tapped(self.layers, self.decoder, taps) as tapped:
             if head_rows:
                 logits = self._runner(**inputs, logits_to_keep=head_rows).logits[0]
             else:
-                self._decoder(**inputs)
+                self.decoder(**inputs)
         return logits, tapped
 
     def _probe(self) -> None:
@@ -183,7 +185,7 @@ class Target:
             raise UnsupportedTargetError(
                 f"{type(self.model).__name__} fails in a forward with tree attention: {error}"
             ) from error
-        support.check_probe(self._layers, self.config, plan, cache)
+        support.check_probe(self.layers, self.config, plan, cache)
 
     def check_taps(self, taps: Sequence[int]) -> tuple[int, ...]:
         """Return the taps.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from specforge.checkpoints import open_checkpoint as open_drafter
 from specforge.errors import ConfigError
 from specforge.target import Target
 from specforge.training.config import Architecture
+from specforge.training.copying import copy_from_target
 
 FULL = "full_attention"
 
@@ -81,16 +83,21 @@ def _check(options: Architecture, target: Target) -> None:
         raise ConfigError(f"confidence is True; a {options.kind} drafter has no confidence head, dspark has")
 
 
-def new_model(config: DrafterConfig, seed: int, initial: str | None) -> nn.Module:
+def new_model(
+    config: DrafterConfig, seed: int, target: Target, copied_layers: Sequence[int] | None, initial: str | None
+) -> nn.Module:
     """Return the ``training_model`` of the registered drafter, in float32 on the CPU.
 
     Args:
         config: the drafter's.
         seed: of fresh weights.
-        initial: a checkpoint of the same config to start from.
+        target: what it will draft for.
+        copied_layers: the target's layers that its layers start from; ``None``: all weights are random.
+        initial: a checkpoint of the same config to start from, whatever else is said.
 
     Raises:
-        ConfigError: when the registered drafter cannot be trained, or ``initial`` differs from ``config``.
+        ConfigError: when the registered drafter cannot be trained, the layers cannot be copied, or ``initial``
+            differs from ``config``.
         CheckpointError: when ``initial`` cannot be read.
     """
     drafter = registry.drafters.get(config.kind)
@@ -100,6 +107,8 @@ def new_model(config: DrafterConfig, seed: int, initial: str | None) -> nn.Modul
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model: nn.Module = model_class(config)
+    if copied_layers is not None:
+        copy_from_target(model, target, copied_layers)
     if initial is not None:
         checkpoint = open_drafter(initial)
         if checkpoint.config != config:

@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 from attrs import Attribute, field, frozen
+from attrs.converters import optional
 
 from specforge.config import load_python_file
 from specforge.errors import ConfigError
@@ -57,6 +58,8 @@ class Architecture:
         mask_token_id: what fills the block behind the root; a token that ordinary text does not hold.
         block_size: query positions of a block, the root included.
         layers: decoder layers.
+        copied_layers: target layers whose weights the decoder layers start from, one each, with the target's final
+            norm; ``None``: random weights.
         anchor_predicts: whether the root's row predicts the first draft, so that a block drafts ``block_size`` tokens.
         intermediate_size: width of the MLP.
         num_heads: query heads.
@@ -74,6 +77,7 @@ class Architecture:
     kind: str = field(default="domino", validator=_one_of(KINDS))
     block_size: int = field(default=8, validator=_whole(2))
     layers: int = field(default=2, validator=_whole(1))
+    copied_layers: tuple[int, ...] | None = field(default=None, converter=optional(tuple))
     anchor_predicts: bool = True
     intermediate_size: int | None = field(default=None, validator=_whole(1, optional=True))
     num_heads: int | None = field(default=None, validator=_whole(1, optional=True))

@@ -37,7 +37,8 @@ def prepare(config: TrainConfig, *, resume: bool = False, distributed: bool = Fa
         devices, device = joined, str(joined.device)
     target = load_target(config.target, dtype=config.dtype, device=device)
     drafter = drafter_config(config.architecture, target)
-    model = new_model(drafter, config.optimization.seed, config.initial).to(target.device)
+    copied = config.architecture.copied_layers
+    model = new_model(drafter, config.optimization.seed, target, copied, config.initial).to(target.device)
     chats = load_chats(config.data.chats, target, config.data.max_tokens)
     training, held_out = split(chats, config.data.held_out, config.data.limit)
     objective = config.objective
