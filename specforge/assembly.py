@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from typing import Any, TypeVar
 
 import attrs
 from attrs import frozen
 
 from specforge import registry
+from specforge.checkpoints.bundled import BUNDLED_DRAFTER, BUNDLED_DRAFTER_KIND
 from specforge.config import AUTO, PartConfig, PipelineConfig
 from specforge.errors import ConfigError, IncompatiblePartsError, SpecforgeError, suggest
 from specforge.interfaces import SCORES, Capabilities, Drafter, Part, Scorer, TreeBuilder, Verifier
 from specforge.registry import Registry
 from specforge.sampling import SamplingParams
+from specforge.target.bundled import BUNDLED_TARGET
+
+logger = logging.getLogger("specforge")
 
 P = TypeVar("P", bound=Part)
 
@@ -116,6 +121,29 @@ def with_checkpoint(config: PipelineConfig, checkpoint: str) -> PipelineConfig:
     if not takes_checkpoint(config):
         raise ConfigError(f"drafter {config.drafter.name!r} reads no checkpoint; got {checkpoint!r}")
     return with_drafter_options(config, checkpoint=checkpoint)
+
+
+def with_bundled_drafter(config: PipelineConfig, target: str) -> PipelineConfig:
+    """Return a copy that drafts with the bundled drafter, if ``target`` is what it was made for.
+
+    This is for drafters that need a checkpoint and were given none: one of the bundled drafter's kind, or one that
+    can ignore its head. Any other config is returned as it is.
+
+    Args:
+        config: the pipeline.
+        target: the name of the target that will run.
+    """
+    drafter = registry.drafters.get(config.drafter.name)
+    options = _options(drafter) or {}
+    needs = "checkpoint" in options and options["checkpoint"].default is inspect.Parameter.empty
+    if target != BUNDLED_TARGET or not needs or "checkpoint" in config.drafter.options:
+        return config
+    if getattr(drafter, "kind", None) == BUNDLED_DRAFTER_KIND:
+        return with_drafter_options(config, checkpoint=BUNDLED_DRAFTER)
+    if "ignore_head" not in options:
+        return config
+    logger.warning("%s drafts with the backbone of %s alone, without its head", config.drafter.name, BUNDLED_DRAFTER)
+    return with_drafter_options(config, checkpoint=BUNDLED_DRAFTER, ignore_head=True)
 
 
 def with_drafter_options(config: PipelineConfig, **options: Any) -> PipelineConfig:

@@ -16,6 +16,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from specforge.checkpoints.bundled import BUNDLED_DRAFTER, bundled_drafter_folder
 from specforge.errors import CheckpointError
 
 CONFIG_FILE = "config.json"
@@ -42,7 +43,7 @@ class StoredTensor:
 
 
 def locate(checkpoint: str) -> Path:
-    """Return the folder of a checkpoint: the folder itself, or a hub repository's snapshot.
+    """Return the folder of a checkpoint: the folder itself, the bundled drafter's, or a hub repository's snapshot.
 
     Raises:
         CheckpointError: when there is neither, or the hub cannot be reached and holds no local copy.
@@ -52,6 +53,8 @@ def locate(checkpoint: str) -> Path:
         return path
     if path.exists():
         raise CheckpointError(f"checkpoint {checkpoint!r} is a file; it must be the folder that holds {CONFIG_FILE}")
+    if checkpoint == BUNDLED_DRAFTER:
+        return bundled_drafter_folder()
     if not _HUB_ID.fullmatch(checkpoint):
         raise CheckpointError(f"checkpoint {checkpoint!r} is no folder here, and no hub id (owner/name) either")
     try:
