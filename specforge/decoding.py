@@ -216,20 +216,29 @@ class TokenStream:
         kept: list[int] = []
         for token in token_ids:
             kept.append(token)
-            if self._stops(token, len(self._sequence.emitted) + len(kept)):
+            if self._stops(kept):
                 break
         self._sequence.append(kept)
         return kept
 
-    def _stops(self, token: int, emitted: int) -> bool:
-        stop_string = self._text is not None and self._text.push(token)
-        if token in self._request.stop_token_ids:
+    def _stops(self, kept: Sequence[int]) -> bool:
+        """Return whether generation ends with the last of the tokens that this round has emitted so far."""
+        stop_string = self._text is not None and self._text.push(kept[-1])
+        if kept[-1] in self._request.stop_token_ids:
             self._finish_reason = "stop_token"
         elif stop_string:
             self._finish_reason = "stop_string"
-        elif emitted >= self._request.limit:
+        elif self._criterion_met(kept):
+            self._finish_reason = "stopping_criteria"
+        elif len(self._sequence.emitted) + len(kept) >= self._request.limit:
             self._finish_reason = "context" if self._request.cut_by_context else "max_new_tokens"
         return self._finish_reason is not None
+
+    def _criterion_met(self, kept: Sequence[int]) -> bool:
+        if self._request.stops_after is None:
+            return False
+        ids = self._sequence.ids
+        return self._request.stops_after(torch.cat([ids, ids.new_tensor(kept)]))
 
     def _make_result(self, decode_seconds: float) -> GenerationResult:
         return GenerationResult(

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from specforge.assembly import Parts, assemble, with_checkpoint
+from torch import Tensor
+from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
+
+from specforge import dropin
+from specforge.assembly import Parts, assemble, with_bundled_drafter, with_checkpoint
 from specforge.config import PipelineConfig
 from specforge.decoding import TokenStream
 from specforge.errors import ConfigError
@@ -26,12 +30,15 @@ class Pipeline:
         self.config = config
 
     @classmethod
-    def from_config(cls, config: PipelineConfig, *, target: Target | None = None) -> Pipeline:
+    def from_config(cls, config: PipelineConfig, *, target: Target | PreTrainedModel | None = None) -> Pipeline:
         """Assemble a pipeline.
+
+        On the bundled target a drafter without a checkpoint is the bundled drafter.
 
         Args:
             config: the parts and the target.
-            target: a loaded target to use in place of ``config.target``.
+            target: a loaded target or model to use in place of ``config.target``. Pipelines made with one ``Target``
+                share it; ``Target.from_model(model, tokenizer)`` makes one that also knows text.
 
         Raises:
             ConfigError: for names, options or values that cannot be used.
@@ -41,6 +48,9 @@ class Pipeline:
         """
         if not isinstance(config, PipelineConfig):
             raise ConfigError(f"the config is a {type(config).__name__}; it must be a PipelineConfig")
+        if isinstance(target, PreTrainedModel):
+            target = Target.from_model(target)
+        config = with_bundled_drafter(config, config.target if target is None else target.name)
         parts = assemble(config)
         if target is None:
             target = load_target(config.target, dtype=config.dtype, device=config.device)
@@ -54,14 +64,14 @@ class Pipeline:
         cls,
         name: str,
         *,
-        target: str | Target | None = None,
+        target: str | Target | PreTrainedModel | None = None,
         checkpoint: str | None = None,
         dtype: str | None = None,
         device: str | None = None,
     ) -> Pipeline:
         """Assemble a named pipeline; errors as in ``from_config``."""
-        loaded = target if isinstance(target, Target) else None
-        config = preset_config(name).override(None if isinstance(target, Target) else target, dtype, device)
+        loaded, named = (target, None) if isinstance(target, Target | PreTrainedModel) else (None, target)
+        config = preset_config(name).override(named, dtype, device)
         if checkpoint is not None:
             config = with_checkpoint(config, checkpoint)
         return cls.from_config(config, target=loaded)
@@ -89,3 +99,30 @@ class Pipeline:
             raise ConfigError(f"generate: {error}".replace("GenerateOptions.__init__() ", "")) from error
         request = make_request(self.target, prompt, checked)
         return TokenStream(self.target, self.parts, self.parts.verifier_for(request.sampling), request)
+
+    def __call__(
+        self,
+        model: PreTrainedModel,
+        input_ids: Tensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        streamer: Any = None,
+        seed: int | None = None,
+        **model_kwargs: Any,
+    ) -> Tensor | dropin.DropInOutput:
+        """Decode for ``model.generate(**inputs, custom_generate=pipeline)``, which calls this; see ``dropin.generate``.
+
+        ``seed`` may be given to ``model.generate`` too; without it one is drawn from torch's generator.
+        """
+        return dropin.generate(
+            self,
+            model,
+            input_ids,
+            logits_processor,
+            stopping_criteria,
+            generation_config,
+            seed,
+            streamer,
+            model_kwargs,
+        )

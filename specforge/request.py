@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -34,6 +34,8 @@ class Request:
         stop_token_ids: generation ends with any of them.
         stop_strings: generation ends with the token that completes any of them.
         trace: keep every round's tree.
+        stops_after: asked after each emitted token, in order, with the ``[L]`` ids so far, prompt included, whether
+            generation ends here; or ``None``.
     """
 
     prompt_ids: Tensor
@@ -44,6 +46,7 @@ class Request:
     stop_token_ids: frozenset[int]
     stop_strings: tuple[str, ...]
     trace: bool
+    stops_after: Callable[[Tensor], bool] | None = None
 
 
 def _strings(value: str | Iterable[str] | None) -> tuple[str, ...]:
@@ -114,7 +117,7 @@ class GenerateOptions:
         Raises:
             ConfigError: naming the option that is out of range.
         """
-        names = [a.name for a in attrs.fields(SamplingParams)]
+        names = [a.name for a in attrs.fields(SamplingParams) if hasattr(self, a.name)]
         return SamplingParams(**{name: getattr(self, name) for name in names})
 
 

@@ -45,7 +45,8 @@ class GenerationResult:
         seconds_to_first_token: from the call to the first token.
         decode_seconds: from the first token to the last.
         prompt_tokens: length of the prompt in tokens.
-        finish_reason: ``"stop_token"``, ``"stop_string"``, ``"max_new_tokens"`` or ``"context"``.
+        finish_reason: ``"stop_token"``, ``"stop_string"``, ``"stopping_criteria"`` (of ``model.generate``),
+            ``"max_new_tokens"`` or ``"context"``.
     """
 
     token_ids: list[int]

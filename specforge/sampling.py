@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Callable, Sequence
 
 import torch
 from attrs import frozen
@@ -23,6 +24,9 @@ from specforge.errors import ConfigError
 LEAST_TEMPERATURE = 1e-5
 """Below it, logits divided by the temperature leave float32."""
 
+Processor = Callable[[Tensor, Tensor], Tensor]
+"""A logits processor as transformers has them: ``([1, L] ids, [1, V] float32 scores) -> [1, V] scores``."""
+
 
 @frozen
 class SamplingParams:
@@ -34,6 +38,9 @@ class SamplingParams:
         top_p: keep the smallest set of most likely tokens with at least this mass; in (0, 1], 1 keeps all.
         min_p: drop tokens less likely than ``min_p`` times the most likely one; in [0, 1], 0 keeps all.
         repetition_penalty: > 0; above 1 it lowers the logits of tokens already on the path, prompt included.
+        processors: what processes the logits, in order, in place of what the options above stand for; the temperature
+            then only says whether the argmax is taken. The verifiers that ship call them once for each emitted token,
+            in the order of positions, as plain decoding does.
 
     Raises:
         ConfigError: naming the option, its value and the range it must lie in.
@@ -44,6 +51,7 @@ class SamplingParams:
     top_p: float = 1.0
     min_p: float = 0.0
     repetition_penalty: float = 1.0
+    processors: tuple[Processor, ...] | None = None
 
     def __attrs_post_init__(self) -> None:
         for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
@@ -60,6 +68,11 @@ class SamplingParams:
     def greedy(self) -> bool:
         """Whether the next token is the argmax."""
         return self.temperature == 0.0
+
+    @property
+    def unprocessed_argmax(self) -> bool:
+        """Whether the next token is the argmax of the logits as the target gives them."""
+        return self.greedy and self.repetition_penalty == 1.0 and not self.processors
 
 
 def _require(holds: bool, name: str, value: object, wanted: str) -> None:
@@ -87,8 +100,10 @@ class KeyedUniforms:
         return (bits >> 11) * 2.0**-53
 
 
-def logits_processors(sampling: SamplingParams) -> LogitsProcessorList:
-    """Return transformers' own processors, in the order ``generate`` applies them."""
+def logits_processors(sampling: SamplingParams) -> Sequence[Processor]:
+    """Return the processors that were given, else transformers' own, in the order ``generate`` applies them."""
+    if sampling.processors is not None:
+        return sampling.processors
     processors = LogitsProcessorList()
     if sampling.repetition_penalty != 1.0:
         processors.append(RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))

@@ -31,7 +31,7 @@ class Greedy(Verifier):
 
     def verify(self, tree: DraftTree, logits: Tensor, round: Round) -> Verdict:
         """Walk down while the argmax is a child."""
-        if logits.is_cuda and round.sampling.repetition_penalty == 1.0:
+        if logits.is_cuda and round.sampling.unprocessed_argmax:
             return walk(tree, argmax_chooser(logits))
         return walk(tree, chooser(tree, logits, round))
 
