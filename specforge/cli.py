@@ -32,7 +32,7 @@ from specforge.presets import PRESETS
 from specforge.profiling import DEFAULT_CONTEXTS, DEFAULT_NODES, Plan, profile_to_file
 from specforge.report.compare import BASELINE, Comparison, compare, generations
 from specforge.report.prompts import PromptItem, demo_prompts, load_prompts
-from specforge.report.table import to_json, to_table
+from specforge.report.table import to_json
 from specforge.result import GenerationResult
 from specforge.selection import named_configs, one_config, share_target
 from specforge.target import Target
@@ -222,7 +222,7 @@ def compare_pipelines(
     if as_json:
         _print_json(to_json(comparison))
         return
-    Console().print(to_table(comparison))
+    Console().print(comparison.table())
     for row in comparison.rows:
         for d in row.divergences:
             verdict = "a tie" if d.tie else "NOT explained by rounding"

@@ -13,7 +13,7 @@ from specforge.config import PipelineConfig, load_config_file
 from specforge.errors import ConfigError
 from specforge.pipeline import Pipeline
 from specforge.presets import preset_config
-from specforge.report.compare import BASELINE
+from specforge.report.records import BASELINE
 from specforge.target import load_target
 
 logger = logging.getLogger("specforge")

@@ -2,259 +2,285 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from statistics import median
-from typing import Any
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from attrs import define, field, frozen
+import torch
+from attrs import define, field
+from rich.table import Table
 
 from specforge.errors import ConfigError
-from specforge.interfaces import PROPOSAL
 from specforge.pipeline import Pipeline
-from specforge.report.divergence import Divergence, explain
-from specforge.report.prompts import PromptItem
-from specforge.request import GenerateOptions, encode_prompt, make_request
-from specforge.result import STAGES, GenerationResult
-from specforge.target import Target
+from specforge.report.environment import hardware, versions
+from specforge.report.frames import to_frame
+from specforge.report.prompts import PromptItem, PromptSet
+from specforge.report.records import BASELINE
+from specforge.report.runfolder import RunData, RunFolder, read_run
+from specforge.report.runner import Plan, Runner
+from specforge.report.rows import Row, summarise
+from specforge.report.table import to_json, to_table
 
-BASELINE = "ar"
-Lossless = bool | str
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
-
-@frozen(eq=False)
-class Run:
-    """One generation of a comparison.
-
-    Attributes:
-        pipeline: which pipeline.
-        prompt: which prompt and turn.
-        prompt_ids: the tokens it started from.
-        result: what came out.
-    """
-
-    pipeline: str
-    prompt: str
-    prompt_ids: tuple[int, ...]
-    result: GenerationResult
+__all__ = ["BASELINE", "Comparison", "Row", "compare", "generations"]
 
 
-@frozen(eq=False)
-class Row:
-    """One pipeline's figures over all prompts.
-
-    Seconds are medians over the repeats of each prompt, added up over the prompts.
-
-    Attributes:
-        name: preset or config file.
-        acceptance_length: τ, tokens a round.
-        tokens_per_second: tokens after the first over the seconds they took.
-        speedup: its tokens per second over those of ``ar``.
-        lossless: ``True`` when every output equals ``ar``'s or parts from it where the target's own rounding decides,
-            ``"distributional"`` when only the distribution is the target's, else ``False``.
-        divergences: every output that differs from ``ar``'s.
-        outputs: how many outputs were compared.
-        seconds_to_first_token: median over all runs.
-        stage_seconds: by stage.
-        rounds: verification rounds, one repeat.
-        tokens: emitted tokens, one repeat.
-    """
-
-    name: str
-    acceptance_length: float
-    tokens_per_second: float
-    speedup: float
-    lossless: Lossless
-    divergences: tuple[Divergence, ...]
-    outputs: int
-    seconds_to_first_token: float
-    stage_seconds: dict[str, float]
-    rounds: int
-    tokens: int
-
-
-@frozen(eq=False)
+@define(eq=False)
 class Comparison:
-    """The rows, in the order the pipelines were given, and what they were run with."""
+    """What a comparison found.
 
-    rows: tuple[Row, ...]
-    settings: dict[str, Any] = field(factory=dict)
+    Attributes:
+        data: every generation, and every round where rounds were kept.
+        folder: the run's folder, or ``None`` when nothing was written.
+    """
+
+    data: RunData
+    folder: Path | None = None
+    _rows: tuple[Row, ...] | None = field(default=None, init=False, repr=False)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Comparison:
+        """Read the folder of a run, finished or not.
+
+        Raises:
+            ConfigError: naming the file that cannot be read.
+        """
+        return cls(read_run(folder), Path(folder))
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The figures by prompt set, temperature and pipeline, in the order these were given."""
+        if self._rows is None:
+            self._rows = summarise(self.data)
+        return self._rows
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the pipelines were run with, and on what."""
+        data = self.data
+        return {
+            **data.settings,
+            "pipelines": dict(data.pipelines),
+            "versions": dict(data.versions),
+            "hardware": dict(data.hardware),
+        }
+
+    def table(self) -> Table:
+        """Return the rows as a table for terminals and notebooks."""
+        return to_table(self.rows)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the rows and the settings as one JSON object (see ``table.to_json``)."""
+        return to_json(self)
+
+    def to_pandas(self, what: str = "rows") -> DataFrame:
+        """Return a data frame.
+
+        Args:
+            what: ``"rows"``, ``"generations"`` or ``"rounds"``.
+
+        Raises:
+            ConfigError: when pandas is not installed, or there is no such frame.
+        """
+        return to_frame(self.data, self.rows, what)
+
+    def plot(self, kind: str) -> Any:
+        """Draw one of the report's figures; see ``specforge.report.plots.draw``.
+
+        Raises:
+            ConfigError: when there is no such figure, or what it shows was not kept.
+        """
+        from specforge.report import plots
+
+        return plots.draw(self.data, kind)
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write a run's folder, as if the comparison had been made with ``out=folder``.
+
+        Raises:
+            ConfigError: when there is something there already, or it cannot be written.
+        """
+        written = RunFolder.create(folder, self.data)
+        written.append(self.data.generations, self.data.rounds)
+        return written.path
+
+    def __rich__(self) -> Table:
+        return self.table()
+
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
+        """Show the table in a notebook."""
+        return self.table()._repr_mimebundle_(options.get("include", ()), options.get("exclude", ()))
 
 
 def compare(
     pipelines: Mapping[str, Pipeline],
-    prompts: Sequence[PromptItem],
+    prompts: Sequence[PromptItem] | Sequence[PromptSet],
     options: Mapping[str, Any] | None = None,
     *,
+    temperatures: Sequence[float] | None = None,
     repeats: int = 1,
+    order_seed: int = 0,
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    keep_rounds: bool | None = None,
+    command: Sequence[str] | None = None,
     progress: Callable[[str], None] = lambda _name: None,
+    watch: Callable[[RunData], None] = lambda _data: None,
 ) -> Comparison:
-    """Run every pipeline on every prompt before the next repeat; the order is shuffled with a fixed seed.
+    """Run every pipeline on every prompt before the next repeat; the order is shuffled with a seed.
 
     A chat of several turns is carried on with ``ar``'s answers, so that all pipelines see the same prompts.
 
     Args:
         pipelines: by name; one of them is ``"ar"``, all with the same target.
-        prompts: the conversations.
+        prompts: conversations, or several sets of them.
         options: keyword options of ``Pipeline.generate``.
+        temperatures: run everything at each; by default at the one of ``options``.
         repeats: how often everything is run, at least 1.
+        order_seed: of the order of prompts and pipelines, at least 0.
+        out: a folder that results are written to as they come.
+        resume: go on with the run in ``out``.
+        keep_rounds: keep every verification round; by default where there is a folder.
+        command: the command line, to be recorded.
         progress: called with the pipeline's name after each generation.
+        watch: called with all that there is after each prompt, while nothing is timed.
 
     Raises:
-        ConfigError: when there is no ``ar``, no prompt or no repeat.
+        ConfigError: when there is no ``ar``, no prompt or no repeat, or ``out`` cannot be used.
     """
     if BASELINE not in pipelines:
         raise ConfigError(f"a comparison needs the pipeline {BASELINE!r}; got {', '.join(pipelines) or 'none'}")
-    if repeats < 1:
-        raise ConfigError(f"repeats is {repeats}; it must be at least 1")
-    options = dict(options or {})
-    _warm_up(pipelines, prompts, options)
-    runs = list(_run_all(pipelines, prompts, options, repeats, progress))
-    rows = tuple(_make_row(name, pipeline, runs, options) for name, pipeline in pipelines.items())
-    return Comparison(rows)
+    others = dict(options or {})
+    alone = others.pop("temperature", 0.0)
+    plan = Plan(
+        prompt_sets=_by_name(prompts),
+        options=_reusable(others),
+        temperatures=(alone,) if temperatures is None else tuple(temperatures),
+        repeats=repeats,
+        order_seed=order_seed,
+        keep_rounds=out is not None if keep_rounds is None else keep_rounds,
+    )
+    data = new_run(pipelines, plan, command)
+    folder = None if out is None else open_folder(out, data, resume)
+    Runner(pipelines, plan, data, folder, on_generation=progress, on_case=watch).run()
+    return Comparison(data, None if folder is None else folder.path)
 
 
 def generations(prompts: Sequence[PromptItem], pipelines: int, repeats: int) -> int:
-    """Return how often ``compare`` will call its ``progress``."""
+    """Return how often ``compare`` will call its ``progress``, at one temperature."""
     return sum(len(item.turns) for item in prompts) * pipelines * repeats
 
 
-@define
-class _Chat:
-    """One conversation, carried on with the baseline's answers."""
-
-    target: Target
-    options: GenerateOptions
-    messages: list[dict[str, str]] = field(factory=list)
-    ids: list[int] = field(factory=list)
-
-    def ask(self, turn: str | Sequence[int]) -> list[int]:
-        """Return the prompt of the next turn; what takes no chat template is appended to what came before."""
-        if self.options.raw or not isinstance(turn, str) or self.target.tokenizer is None:
-            self.ids = [*self.ids, *encode_prompt(self.target, turn, raw=True)]
-        else:
-            self.messages.append({"role": "user", "content": turn})
-            self.ids = encode_prompt(self.target, self.messages, template_args=self.options.template_args)
-        return list(self.ids)
-
-    def answer(self, result: GenerationResult) -> None:
-        """Take in the baseline's answer."""
-        self.messages.append({"role": "assistant", "content": result.text or ""})
-        self.ids = [*self.ids, *result.token_ids]
-
-
-def _warm_up(pipelines: Mapping[str, Pipeline], prompts: Sequence[PromptItem], options: Mapping[str, Any]) -> None:
-    if not prompts:
-        raise ConfigError("a comparison needs at least one prompt")
-    _check_prompts(pipelines[BASELINE].target, prompts, options)
-    brief = {**options, "max_new_tokens": min(8, options.get("max_new_tokens", 8))}
-    checked = GenerateOptions(**options)
-    for pipeline in pipelines.values():
-        pipeline.generate(_Chat(pipeline.target, checked).ask(prompts[0].turns[0]), **brief)
-
-
-def _check_prompts(target: Target, prompts: Sequence[PromptItem], options: Mapping[str, Any]) -> None:
-    """Find a prompt that cannot be used before the first generation, and say which one it is."""
-    checked = GenerateOptions(**options)
-    for item in prompts:
-        try:
-            make_request(target, _Chat(target, checked).ask(item.turns[0]), checked)
-        except ConfigError as error:
-            raise ConfigError(f"{item.name}: {error}") from error
-
-
-def _run_all(
-    pipelines: Mapping[str, Pipeline],
-    prompts: Sequence[PromptItem],
-    options: Mapping[str, Any],
-    repeats: int,
-    progress: Callable[[str], None],
-) -> Iterator[Run]:
-    def run(name: str, prompt: str, ids: list[int]) -> Run:
-        result = pipelines[name].generate(ids, **options)
-        progress(name)
-        return Run(name, prompt, tuple(ids), result)
-
-    order = random.Random(0)
-    others = [name for name in pipelines if name != BASELINE]
-    asked: list[tuple[str, list[int]]] = []
-    for item in prompts:
-        chat = _Chat(pipelines[BASELINE].target, GenerateOptions(**options))
-        for number, turn in enumerate(item.turns, start=1):
-            prompt, ids = f"{item.name}#{number}", chat.ask(turn)
-            asked.append((prompt, ids))
-            # The next turn quotes this answer, so in the first repeat the baseline comes first.
-            baseline = run(BASELINE, prompt, ids)
-            chat.answer(baseline.result)
-            yield baseline
-            yield from (run(name, prompt, ids) for name in order.sample(others, len(others)))
-    for _ in range(1, repeats):
-        for prompt, ids in asked:
-            yield from (run(name, prompt, ids) for name in order.sample(list(pipelines), len(pipelines)))
-
-
-def _make_row(name: str, pipeline: Pipeline, runs: Sequence[Run], options: Mapping[str, Any]) -> Row:
-    mine = _by_prompt(runs, name)
-    base = _by_prompt(runs, BASELINE)
-    first = [repeats[0].result for repeats in mine.values()]
-    rounds = sum(len(result.acceptance_lengths) for result in first)
-    emitted = sum(sum(result.acceptance_lengths) for result in first)
-    speed = _tokens_per_second(mine)
-    lossless, divergences = _losslessness(pipeline, mine, base, GenerateOptions(**options))
-    return Row(
-        name=name,
-        acceptance_length=emitted / rounds if rounds else float("nan"),
-        tokens_per_second=speed,
-        speedup=speed / _tokens_per_second(base),
-        lossless=lossless,
-        divergences=divergences,
-        outputs=len(mine),
-        seconds_to_first_token=median(r.result.seconds_to_first_token for rs in mine.values() for r in rs),
-        stage_seconds={
-            stage: sum(median(r.result.stage_seconds[stage] for r in rs) for rs in mine.values()) for stage in STAGES
-        },
-        rounds=rounds,
-        tokens=sum(len(result.token_ids) for result in first),
+def new_run(pipelines: Mapping[str, Pipeline], plan: Plan, command: Sequence[str] | None = None) -> RunData:
+    """Return the run that a plan will fill, with everything needed to repeat it."""
+    target = pipelines[BASELINE].target
+    options = plan.options_at(plan.temperatures[0])
+    settings = {
+        "target": target.name,
+        "device": str(target.device),
+        "dtype": str(target.dtype).removeprefix("torch."),
+        "threads": torch.get_num_threads(),
+        "max_new_tokens": options.max_new_tokens,
+        "top_k": options.top_k,
+        "top_p": options.top_p,
+        "min_p": options.min_p,
+        "repetition_penalty": options.repetition_penalty,
+        "seed": options.seed,
+        "stop_token_ids": None if options.stop_token_ids is None else list(options.stop_token_ids),
+        "stop_strings": list(options.stop_strings),
+        "raw": options.raw,
+        "template_args": dict(options.template_args),
+        "order_seed": plan.order_seed,
+        "repeats": plan.repeats,
+        "temperatures": list(plan.temperatures),
+        "prompt_sets": {name: prompt_set.describe() for name, prompt_set in plan.prompt_sets.items()},
+    }
+    return RunData(
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=None if command is None else list(command),
+        settings=_plain(settings),
+        pipelines={name: _plain(pipeline.config.to_dict()) for name, pipeline in pipelines.items()},
+        versions=versions(),
+        hardware=hardware(target.device),
     )
 
 
-def _by_prompt(runs: Sequence[Run], name: str) -> dict[str, list[Run]]:
-    found: dict[str, list[Run]] = {}
-    for run in runs:
-        if run.pipeline == name:
-            found.setdefault(run.prompt, []).append(run)
-    return found
+def open_folder(out: str | os.PathLike[str], data: RunData, resume: bool) -> RunFolder:
+    """Start the folder of ``data``, or fill ``data`` from the one there.
+
+    Raises:
+        ConfigError: when there is a run that was not to be resumed, none to resume, or one made otherwise.
+    """
+    if not resume:
+        return RunFolder.create(out, data)
+    folder, found = RunFolder.resume(out)
+    check_same(Path(out), found, data)
+    data.created, data.command = found.created, found.command
+    data.generations, data.rounds = found.generations, found.rounds
+    return folder
 
 
-def _tokens_per_second(runs: Mapping[str, Sequence[Run]]) -> float:
-    tokens = sum(len(repeats[0].result.token_ids) - 1 for repeats in runs.values())
-    seconds = sum(median(run.result.decode_seconds for run in repeats) for repeats in runs.values())
-    return tokens / seconds if tokens and seconds else float("nan")
+def check_same(path: Path, found: RunData, wanted: RunData) -> None:
+    """Refuse to go on with a run that was made with something else.
+
+    Raises:
+        ConfigError: naming all that differs.
+    """
+    parts = ("settings", "pipelines", "versions", "hardware")
+    differing = [line for part in parts for line in _differences(getattr(found, part), getattr(wanted, part), (part,))]
+    if differing:
+        raise ConfigError(
+            f"the run in {str(path)!r} was made with {'; '.join(differing)}; "
+            "give what it was made with, or another folder"
+        )
 
 
-def _losslessness(
-    pipeline: Pipeline,
-    mine: Mapping[str, Sequence[Run]],
-    base: Mapping[str, Sequence[Run]],
-    options: GenerateOptions,
-) -> tuple[Lossless, tuple[Divergence, ...]]:
-    verifier = pipeline.parts.verifier_for(options.sampling)
-    if PROPOSAL in verifier.needed():
-        return "distributional", ()
-    found = []
-    for prompt, repeats in mine.items():
-        reference = base[prompt][0]
-        for run in repeats:
-            divergence = explain(
-                pipeline.target,
-                run.prompt_ids,
-                reference.result.token_ids,
-                run.result.token_ids,
-                options.sampling,
-                options.seed,
-                prompt,
-            )
-            if divergence is not None:
-                found.append(divergence)
-                break
-    return all(d.tie for d in found), tuple(found)
+def _differences(found: Any, wanted: Any, place: tuple[str, ...]) -> list[str]:
+    if isinstance(found, dict) and isinstance(wanted, dict):
+        # Where prompts were read from does not matter; their digest says whether they are the same.
+        keys = [key for key in {**found, **wanted} if key != "source"]
+        return [line for key in keys for line in _differences(found.get(key), wanted.get(key), (*place, key))]
+    name = ".".join(place).removeprefix("settings.")
+    return [] if found == wanted else [f"{name} {_short(found)}, not {_short(wanted)}"]
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _by_name(prompts: Sequence[PromptItem] | Sequence[PromptSet]) -> dict[str, PromptSet]:
+    sets = [prompt for prompt in prompts if isinstance(prompt, PromptSet)]
+    items = [prompt for prompt in prompts if isinstance(prompt, PromptItem)]
+    if not sets:
+        sets = [PromptSet("prompts", "Python", tuple(items))]
+    elif items:
+        raise ConfigError(f"prompts holds both prompt sets and single prompts, such as {items[0].name!r}; give sets")
+    named = {prompt_set.name: prompt_set for prompt_set in sets}
+    if len(named) < len(sets):
+        names = [prompt_set.name for prompt_set in sets]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ConfigError(f"two prompt sets are called {twice!r}; rename one of them")
+    return named
+
+
+def _reusable(options: dict[str, Any]) -> dict[str, Any]:
+    """Keep what may be an iterator as a list, since it is read for every generation."""
+    stops = options.get("stop_token_ids")
+    return {**options, "stop_token_ids": list(stops)} if isinstance(stops, Iterable) else options
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON makes of a value; an object is its own ``to_dict``, or else its ``repr``."""
+    return json.loads(json.dumps(value, default=_described))
+
+
+def _described(value: Any) -> Any:
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return value.to_dict() if hasattr(value, "to_dict") else repr(value)

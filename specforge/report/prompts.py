@@ -1,9 +1,10 @@
-"""Prompt sets: JSONL and plain text files, and the handful that ships with the package."""
+"""Prompt sets: JSONL and plain text files, texts given from Python, and the handful that ships with the package."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,38 @@ class PromptItem:
 
     name: str
     turns: tuple[str | tuple[int, ...], ...]
+
+
+@frozen
+class PromptSet:
+    """Prompts that are reported together.
+
+    Attributes:
+        name: what tables call it.
+        source: where it came from, for people.
+        items: the conversations, no two of one name, at least one.
+
+    Raises:
+        ConfigError: when there is none, or two share a name.
+    """
+
+    name: str
+    source: str
+    items: tuple[PromptItem, ...]
+
+    def __attrs_post_init__(self) -> None:
+        if not self.items:
+            raise ConfigError(f"prompt set {self.name!r} is empty; a comparison needs at least one prompt")
+        names = [item.name for item in self.items]
+        twice = next((name for name in names if names.count(name) > 1), None) if len({*names}) < len(names) else None
+        if twice is not None:
+            raise ConfigError(f"prompt set {self.name!r} has two prompts called {twice!r}; give them different names")
+
+    def describe(self) -> dict[str, Any]:
+        """Return ``{"source", "count", "sha256"}``; the digest covers names and turns, in order."""
+        turns = [[item.name, item.turns] for item in self.items]
+        digest = hashlib.sha256(json.dumps(turns, ensure_ascii=True).encode()).hexdigest()
+        return {"source": self.source, "count": len(self.items), "sha256": digest}
 
 
 def load_prompts(path: str | Path, limit: int | None = None) -> list[PromptItem]:
@@ -57,6 +90,29 @@ def demo_prompts(limit: int | None = None) -> list[PromptItem]:
     text = files("specforge").joinpath("data/demo.jsonl").read_text(encoding="utf-8")
     items = [_from_json(line, f"demo:{number}", f"demo.jsonl:{number}") for number, line in _lines(text)]
     return _first(items, limit)
+
+
+def texts(prompts: Sequence[Any], limit: int | None = None) -> list[PromptItem]:
+    """Make items, named by their number from 1, of what a program holds.
+
+    Args:
+        prompts: each a ``PromptItem``, a text, a sequence of token ids, or a dict as in a line of a prompt file.
+        limit: take only the first so many.
+
+    Raises:
+        ConfigError: naming the first that is none of these.
+    """
+    return _first([_from_python(prompt, f"{number}") for number, prompt in enumerate(prompts, start=1)], limit)
+
+
+def _from_python(prompt: Any, name: str) -> PromptItem:
+    if isinstance(prompt, PromptItem):
+        return prompt
+    turns = _turns(prompt) if isinstance(prompt, dict) else [prompt]
+    plain = [turn if isinstance(turn, str) or not isinstance(turn, Sequence) else list(turn) for turn in turns]
+    if not plain or not all(_is_turn(turn) for turn in plain):
+        raise ConfigError(f"prompt {name} is {_shortened(repr(prompt))}; a prompt is a text, token ids, or {_FORMS}")
+    return PromptItem(name, tuple(turn if isinstance(turn, str) else tuple(turn) for turn in plain))
 
 
 def _first(items: list[PromptItem], limit: int | None) -> list[PromptItem]:
