@@ -113,50 +113,40 @@ class BestFirst:
 
     def tree(self, run: BudgetRun, calibrated: bool) -> DraftTree:
         """Take nodes while ``run`` admits them; keep the scorer's own edges where the search goes by others."""
-        offers = self._offers
-        while offers and len(self._tokens) <= self._budget:
-            offer = offers[0]
-            if not run.admit(-offer[0]):
+        offers, tokens = self._offers, self._tokens
+        while offers and len(tokens) <= self._budget:
+            negated, depth, parent, rank = offers[0]
+            if not run.admit(-negated):
                 break
-            self._take(offer)
-        return DraftTree(
-            self._tokens,
-            self._parents,
-            self._depths,
-            self._scores,
-            edge_log_probs=self._raw_edges if calibrated else None,
-        )
-
-    def _take(self, offer: _Offer) -> None:
-        negated, depth, parent, rank = offer
-        node, row = len(self._tokens), self._below[parent]
-        self._tokens.append(row.tokens[rank])
-        self._parents.append(parent)
-        self._depths.append(depth)
-        self._scores.append(-negated)
-        self._raw_edges.append(row.raw[rank])
-        sibling = self._offer(parent, rank + 1)
-        if sibling is None:
-            heappop(self._offers)
-        else:
-            heapreplace(self._offers, sibling)
-        if depth < self._limit and node < self._budget:
-            self._open(node, self._rows.child(self._places[parent], rank))
+            node, row = len(tokens), self._below[parent]
+            tokens.append(row.tokens[rank])
+            self._parents.append(parent)
+            self._depths.append(depth)
+            self._scores.append(-negated)
+            self._raw_edges.append(row.raw[rank])
+            sibling = self._offer(parent, depth, row.edges, rank + 1)
+            if sibling is None:
+                heappop(offers)
+            else:
+                heapreplace(offers, sibling)
+            if depth < self._limit and node < self._budget:
+                self._open(node, self._rows.child(self._places[parent], rank))
+        edges = self._raw_edges if calibrated else None
+        return DraftTree(tokens, self._parents, self._depths, self._scores, edge_log_probs=edges)
 
     def _open(self, node: int, place: Place) -> None:
         """Look below a node."""
         self._places[node] = place
-        self._below[node] = self._rows.row(place)
-        child = self._offer(node, 0)
+        self._below[node] = row = self._rows.row(place)
+        child = self._offer(node, self._depths[node] + 1, row.edges, 0)
         if child is not None:
             heappush(self._offers, child)
 
-    def _offer(self, parent: int, rank: int) -> _Offer | None:
-        """Offer the best candidate below ``parent`` from ``rank`` on, if there is one."""
-        edges, score, single = self._below[parent].edges, self._scores[parent], self._single
-        for place in range(rank, len(edges)):
-            # The float64 sum of two float32 numbers, rounded to float32, is their float32 sum.
-            single[0] = score + edges[place]
-            if single[0] != _NO_CANDIDATE:
-                return (-single[0], self._depths[parent] + 1, parent, place)
-        return None
+    def _offer(self, parent: int, depth: int, edges: list[float], rank: int) -> _Offer | None:
+        """Offer the candidate of ``rank`` below ``parent``; where it is none, those behind it are none either."""
+        if rank == len(edges):
+            return None
+        # The float64 sum of two float32 numbers, rounded to float32, is their float32 sum.
+        self._single[0] = self._scores[parent] + edges[rank]
+        total = self._single[0]
+        return None if total == _NO_CANDIDATE else (-total, depth, parent, rank)
