@@ -114,25 +114,26 @@ class BestFirst:
     def tree(self, run: BudgetRun, calibrated: bool) -> DraftTree:
         """Take nodes while ``run`` admits them; keep the scorer's own edges where the search goes by others."""
         offers, tokens = self._offers, self._tokens
-        while offers and len(tokens) <= self._budget:
-            negated, depth, parent, rank = offers[0]
-            if not run.admit(-negated):
-                break
-            node, row = len(tokens), self._below[parent]
-            tokens.append(row.tokens[rank])
-            self._parents.append(parent)
-            self._depths.append(depth)
-            self._scores.append(-negated)
-            self._raw_edges.append(row.raw[rank])
-            sibling = self._offer(parent, depth, row.edges, rank + 1)
-            if sibling is None:
-                heappop(offers)
-            else:
-                heapreplace(offers, sibling)
-            if depth < self._limit and node < self._budget:
-                self._open(node, self._rows.child(self._places[parent], rank))
+        while offers and len(tokens) <= self._budget and run.admit(-offers[0][0]):
+            self._take(offers[0])
         edges = self._raw_edges if calibrated else None
         return DraftTree(tokens, self._parents, self._depths, self._scores, edge_log_probs=edges)
+
+    def _take(self, offer: _Offer) -> None:
+        negated, depth, parent, rank = offer
+        node, row = len(self._tokens), self._below[parent]
+        self._tokens.append(row.tokens[rank])
+        self._parents.append(parent)
+        self._depths.append(depth)
+        self._scores.append(-negated)
+        self._raw_edges.append(row.raw[rank])
+        sibling = self._offer(parent, depth, row.edges, rank + 1)
+        if sibling is None:
+            heappop(self._offers)
+        else:
+            heapreplace(self._offers, sibling)
+        if depth < self._limit and node < self._budget:
+            self._open(node, self._rows.child(self._places[parent], rank))
 
     def _open(self, node: int, place: Place) -> None:
         """Look below a node."""

@@ -59,8 +59,8 @@ def test_takes_the_best_nodes_in_order(case: Case) -> None:
 class LastParentFirst(heap.BestFirst):
     """Breaks ties by the later parent."""
 
-    def _offer(self, parent: int, rank: int) -> Any:
-        offer = super()._offer(parent, rank)
+    def _offer(self, *given: Any) -> Any:
+        offer = super()._offer(*given)
         return None if offer is None else (*offer[:2], -offer[2], offer[3])
 
     def _take(self, offer: Any) -> None:
@@ -70,8 +70,8 @@ class LastParentFirst(heap.BestFirst):
 class DeepestFirst(heap.BestFirst):
     """Breaks ties by the larger depth."""
 
-    def _offer(self, parent: int, rank: int) -> Any:
-        offer = super()._offer(parent, rank)
+    def _offer(self, *given: Any) -> Any:
+        offer = super()._offer(*given)
         return None if offer is None else (offer[0], -offer[1], *offer[2:])
 
     def _take(self, offer: Any) -> None:
@@ -81,8 +81,8 @@ class DeepestFirst(heap.BestFirst):
 class ParentsFirst(heap.BestFirst):
     """Breaks ties by the parent before the depth."""
 
-    def _offer(self, parent: int, rank: int) -> Any:
-        offer = super()._offer(parent, rank)
+    def _offer(self, *given: Any) -> Any:
+        offer = super()._offer(*given)
         return None if offer is None else (offer[0], offer[2], offer[1], offer[3])
 
     def _take(self, offer: Any) -> None:
@@ -92,9 +92,9 @@ class ParentsFirst(heap.BestFirst):
 class EdgesOnly(heap.BestFirst):
     """Goes by a node's own log-probability, its parent's score forgotten."""
 
-    def _offer(self, parent: int, rank: int) -> Any:
+    def _offer(self, parent: int, *given: Any) -> Any:
         kept, self._scores[parent] = self._scores[parent], 0.0
-        offer = super()._offer(parent, rank)
+        offer = super()._offer(parent, *given)
         self._scores[parent] = kept
         return offer
 
