@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import logging
 import sys
 from collections.abc import Sequence
@@ -24,6 +23,27 @@ from typer.exceptions import Abort, TyperException
 from specforge import checkpoints, registry, training_cli
 from specforge._version import __version__
 from specforge.assembly import describe, option_names
+from specforge.cli_options import (
+    AsJson,
+    Checkpoint,
+    ConfigFile,
+    Device,
+    Dtype,
+    MaxNewTokens,
+    MinP,
+    Penalty,
+    Raw,
+    Seed,
+    TargetName,
+    Temperature,
+    TemplateArg,
+    TopK,
+    TopP,
+    print_json,
+    sampling_options,
+    standard_input,
+    template_args,
+)
 from specforge.config import AUTO, PipelineConfig, load_config_file
 from specforge.cost_model import CostModel
 from specforge.errors import ConfigError, SpecforgeError
@@ -51,26 +71,6 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-ConfigFile = Annotated[Path | None, typer.Option("--config", help="Python file with `config = PipelineConfig(...)`.")]
-TargetName = Annotated[str | None, typer.Option("--target", help="Folder or hub id; default: the bundled SmolLM2.")]
-Checkpoint = Annotated[str | None, typer.Option("--checkpoint", help="Drafter checkpoint: folder or hub id.")]
-Device = Annotated[
-    str | None, typer.Option("--device", help="cpu, cuda, cuda:1, ...; default: CUDA where there is one.")
-]
-Dtype = Annotated[str | None, typer.Option("--dtype", help="float32, bfloat16 or float16; default: as saved.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-MaxNewTokens = Annotated[int, typer.Option("--max-new-tokens", help="Emit at most so many tokens.")]
-Temperature = Annotated[float, typer.Option("--temperature", help="0 is greedy.")]
-TopK = Annotated[int, typer.Option("--top-k", help="Keep the k most likely tokens; 0 keeps all.")]
-TopP = Annotated[float, typer.Option("--top-p", help="Keep the most likely tokens up to this mass, in (0, 1].")]
-MinP = Annotated[float, typer.Option("--min-p", help="Drop tokens below this share of the likeliest, in [0, 1].")]
-Penalty = Annotated[float, typer.Option("--repetition-penalty", help="Above 1 lowers tokens already there.")]
-Seed = Annotated[int, typer.Option("--seed", help="Same seed, same text.")]
-Raw = Annotated[bool, typer.Option("--raw", help="Do not apply the chat template.")]
-TemplateArg = Annotated[
-    list[str] | None, typer.Option("--template-arg", help="Chat template argument, such as enable_thinking=false.")
-]
-
 
 @app.command("list")
 def list_parts(config: ConfigFile = None, as_json: AsJson = False) -> None:
@@ -85,7 +85,7 @@ def list_parts(config: ConfigFile = None, as_json: AsJson = False) -> None:
     presets = {name: {"summary": preset.summary, "source": preset.source} for name, preset in PRESETS.items()}
     broken = registry.broken_plugins()
     if as_json:
-        _print_json({"presets": presets, **parts, "plugins": list(registry.plugins()), "broken_plugins": broken})
+        print_json({"presets": presets, **parts, "plugins": list(registry.plugins()), "broken_plugins": broken})
         return
     console = Console(highlight=False, emoji=False)
     _print_group(console, "presets", {name: f"{p['summary']} ({p['source']})" for name, p in presets.items()})
@@ -127,29 +127,22 @@ def generate(
     """Stream the text of one pipeline, then a line of figures."""
     options = {
         "max_new_tokens": max_new_tokens,
-        **_sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed),
+        **sampling_options(temperature, top_k, top_p, min_p, repetition_penalty, seed),
         "stop_strings": tuple(stop or ()),
         "raw": raw,
-        "template_args": _template_args(template_arg),
+        "template_args": template_args(template_arg),
     }
     pipeline = Pipeline.from_config(one_config(preset, config, target, checkpoint, device, dtype))
-    stream = pipeline.stream(_standard_input() if prompt == "-" else prompt, **options)
+    stream = pipeline.stream(standard_input() if prompt == "-" else prompt, **options)
     for piece in stream:
         if not as_json:
             text = piece if pipeline.target.tokenizer else "".join(f"{token} " for token in piece.token_ids)
             sys.stdout.write(text)
             sys.stdout.flush()
     if as_json:
-        _print_json(_result_json(stream.result))
+        print_json(_result_json(stream.result))
     else:
         print("\n\n" + figures(stream.result))
-
-
-def _standard_input() -> str:
-    try:
-        return sys.stdin.buffer.read().decode()
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"standard input is not UTF-8 text: {error.reason} at byte {error.start}") from error
 
 
 def figures(result: GenerationResult) -> str:
@@ -209,9 +202,9 @@ def compare_pipelines(
     """Run pipelines on the same prompts, interleaved, and print how they compare with plain decoding (ar)."""
     options = {
         "max_new_tokens": max_new_tokens,
-        **_sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed),
+        **sampling_options(temperature, top_k, top_p, min_p, repetition_penalty, seed),
         "raw": raw,
-        "template_args": _template_args(template_arg),
+        "template_args": template_args(template_arg),
     }
     configs = named_configs(presets, config or [], target, checkpoint or [], device, dtype)
     items = demo_prompts(limit) if prompts is None else load_prompts(prompts, limit)
@@ -220,7 +213,7 @@ def compare_pipelines(
     loaded = pipelines[BASELINE].target
     comparison.settings.update(_settings(configs, loaded, options, str(prompts or "demo"), len(items), repeats))
     if as_json:
-        _print_json(to_json(comparison))
+        print_json(to_json(comparison))
         return
     Console().print(comparison.table())
     for row in comparison.rows:
@@ -273,7 +266,7 @@ def inspect(
         config = PipelineConfig(target, drafter={"name": found["kind"], "checkpoint": checkpoint})
         found["fits"] = Pipeline.from_config(config.override(dtype=dtype, device=device)).target.name
     if as_json:
-        _print_json(found)
+        print_json(found)
         return
     console = Console(highlight=False, emoji=False)
     width = max(len(key) for key in found)
@@ -319,7 +312,7 @@ def profile(
             lambda done, of: bar.update(task, completed=done, total=of),
         )
     if as_json:
-        _print_json(model.to_dict())
+        print_json(model.to_dict())
         return
     Console().print(_cost_table(model))
     print(f"wrote {out}")
@@ -348,36 +341,6 @@ def _progress(quiet: bool) -> Progress:
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     return Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True)
-
-
-def _sampling(
-    temperature: float, top_k: int, top_p: float, min_p: float, repetition_penalty: float, seed: int
-) -> dict[str, Any]:
-    return {
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "repetition_penalty": repetition_penalty,
-        "seed": seed,
-    }
-
-
-def _template_args(pairs: Sequence[str] | None) -> dict[str, Any]:
-    args: dict[str, Any] = {}
-    for pair in pairs or ():
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            raise ConfigError(f"--template-arg is {pair!r}; it must be key=value, such as enable_thinking=false")
-        try:
-            args[key] = json.loads(value)
-        except json.JSONDecodeError:
-            args[key] = value
-    return args
-
-
-def _print_json(value: dict[str, Any]) -> None:
-    print(json.dumps(value, ensure_ascii=False))
 
 
 app.command()(training_cli.selfchat)
