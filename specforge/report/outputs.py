@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from attrs import frozen
+from attrs import asdict, frozen
 
 from specforge.report.measures import Place
 from specforge.report.runfolder import Generation, RunData
@@ -33,6 +34,11 @@ class Outputs:
     differing: int
     distributional: int
     parted: tuple[Generation, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the counts with their place."""
+        counts = ("outputs", "identical", "ties", "differing", "distributional")
+        return {**asdict(self.place), **{name: getattr(self, name) for name in counts}}
 
 
 def outputs(run: RunData) -> list[Outputs]:

@@ -13,7 +13,7 @@ from attrs import evolve, frozen
 from specforge.report.compare import BASELINE
 from specforge.report.measures import Place, Totals, add_up, prompt_sets, temperatures
 from specforge.report.runfolder import RunData
-from specforge.report.statistics import Doubles, Interval, Resampling, interval, ratio
+from specforge.report.statistics import LEVEL, Doubles, Interval, Resampling, holm, interval, p_value, ratio
 
 AVERAGE = "average"
 
@@ -165,3 +165,29 @@ def _mark_best(rows: Sequence[SummaryRow]) -> list[SummaryRow]:
             if known and value is not None and math.isclose(value, max(known), rel_tol=1e-12):
                 best[pipeline].add(name)
     return [evolve(row, best=frozenset(best[row.pipeline])) for row in rows]
+
+
+def fastest_and_rivals(
+    samples: Mapping[Place, Sample], rows: Sequence[SummaryRow], temperature: float
+) -> tuple[SummaryRow, list[str]] | None:
+    """Return the row of the highest speed-up at a temperature, and the pipelines that could be as fast.
+
+    Those are the ones whose difference from it, paired by prompt, is not larger than its noise. Over several prompt
+    sets averages are compared. ``None`` where no pipeline but ``ar`` has a speed-up.
+    """
+    mine = [row for row in rows if row.temperature == temperature]
+    averaged = [row for row in mine if row.prompt_set is None] or mine
+    others = [row for row in averaged if row.pipeline != BASELINE and row.speedup.estimate is not None]
+    if not others:
+        return None
+    best = max(others, key=lambda row: row.speedup.estimate or 0.0)
+    speeds = {row.pipeline: _log_speedup(samples, row.pipeline, temperature) for row in others}
+    rivals = [row.pipeline for row in others if row is not best]
+    fewest = min(s.resampling.prompts for place, s in samples.items() if place.temperature == temperature)
+    p_values = holm([p_value(speeds[best.pipeline] - speeds[name], fewest) for name in rivals])
+    return best, [name for name, p in zip(rivals, p_values, strict=True) if p is None or p >= 1.0 - LEVEL]
+
+
+def _log_speedup(samples: Mapping[Place, Sample], pipeline: str, temperature: float) -> Doubles:
+    mine = [s for place, s in samples.items() if (place.pipeline, place.temperature) == (pipeline, temperature)]
+    return np.log(np.mean([s.speedup for s in mine], axis=0))
