@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+import attrs
 from attrs import field, frozen
 
 from specforge.config import AUTO, PartConfig, PipelineConfig, part_config
 from specforge.errors import UnknownNameError, suggest
+from specforge.target.bundled import BUNDLED_TARGET
+from specforge.target.loading import parse_device
 
 
 @frozen
@@ -140,6 +143,9 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
     }
 )
 
+# What pays on two CPU cores with the bundled target: the sweep in docs/benchmarks.md.
+_ON_CPU = MappingProxyType({"candidates": 32, "budget": 16, "width": 8})
+
 
 def preset_config(name: str, **fields: Any) -> PipelineConfig:
     """Return the config of a preset; ``fields`` are further ``PipelineConfig`` fields.
@@ -151,3 +157,20 @@ def preset_config(name: str, **fields: Any) -> PipelineConfig:
         raise UnknownNameError(f"unknown preset {name!r}{suggest(name, PRESETS)}")
     preset = PRESETS[name]
     return PipelineConfig(**{"drafter": preset.drafter, "scorer": preset.scorer, "builder": preset.builder, **fields})
+
+
+def suited(config: PipelineConfig) -> PipelineConfig:
+    """Return a preset's config with trees of a size that pays where it will run.
+
+    The papers' budgets are for large targets on a GPU, where a node costs next to nothing; they stay, except for the
+    bundled target on a CPU.
+    """
+    if config.target != BUNDLED_TARGET or parse_device(config.device).type != "cpu":
+        return config
+    return attrs.evolve(config, scorer=_smaller(config.scorer), builder=_smaller(config.builder))
+
+
+def _smaller(part: PartConfig) -> PartConfig:
+    """Replace numbers that are larger than what pays on a CPU."""
+    sizes = {name: size for name, size in _ON_CPU.items() if (part.options.get(name) or 0) > size}
+    return PartConfig(part.name, {**part.options, **sizes})
