@@ -14,7 +14,7 @@ from specforge.report.runfolder import Case, Generation, RoundLine, RunData, Run
 from specforge.result import STAGES
 
 AR_SECONDS = 0.1
-HARDWARE = {"cpu": "Imaginary CPU @ 2 GHz", "cores": 2, "memory_bytes": 25_769_803_776, "gpu": None}
+HARDWARE = {"cpu": "Imaginary CPU @ 2 GHz", "cores": 2, "memory_gib": 24.0, "system": "Linux x86_64", "gpu": None}
 VERSIONS = {"specforge-decoding": "0.1.0", "torch": "2.13.0", "transformers": "5.24.0", "python": "3.11.7"}
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from attrs import field, frozen
 from rich.box import SIMPLE_HEAD
 from rich.markup import escape
@@ -77,17 +75,19 @@ def interval_cell(found: Interval, digits: int = 2, unit: str = "", strong: bool
 
 
 def interval_text(found: Interval, digits: int = 2) -> str:
-    """Return ``low–high``; nothing where there is no interval."""
+    """Return ``low–high``, with a word between where one is negative; nothing where there is no interval."""
     if found.low is None or found.high is None:
         return ""
-    return f"{found.low:,.{digits}f}–{found.high:,.{digits}f}"
+    between = "–" if found.low >= 0 else " to "
+    return f"{found.low:,.{digits}f}{between}{found.high:,.{digits}f}"
 
 
 def to_rich(table: DataTable) -> Table:
     """Return ``table`` for the terminal, details beside the numbers."""
     shown = Table(box=SIMPLE_HEAD, padding=(0, 1), show_edge=False, caption=table.caption, caption_justify="left")
     for index, name in enumerate(table.columns):
-        shown.add_column(name, justify="right" if table.numeric(index) else "left", vertical="bottom")
+        justify = "right" if table.numeric(index) else "left"
+        shown.add_column(name, justify=justify, vertical="bottom", no_wrap=index == 0, overflow="fold")
     for row in table.rows:
         shown.add_row(*(_markup(cell) for cell in row))
     return shown
@@ -96,8 +96,3 @@ def to_rich(table: DataTable) -> Table:
 def _markup(cell: Cell) -> str:
     text = f"[bold]{escape(cell.text)}[/bold]" if cell.strong else escape(cell.text)
     return f"{text} [dim]{escape(cell.detail)}[/dim]" if cell.detail else text
-
-
-def columns_of(groups: Sequence[tuple[str, int]]) -> int:
-    """Return how many columns ``groups`` span."""
-    return sum(span for _, span in groups)

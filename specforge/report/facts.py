@@ -43,6 +43,13 @@ def facts_table(caption: str, values: Mapping[str, Any]) -> DataTable:
     return DataTable(caption, ("name", "value"), rows)
 
 
+def hardware_words(hardware: Mapping[str, Any]) -> str:
+    """Return the machine in one line."""
+    units = {"cores": "cores", "memory_gib": "GiB"}
+    known = ((name, plain(value)) for name, value in hardware.items() if value is not None)
+    return ", ".join(f"{value} {units[name]}" if name in units else value for name, value in known)
+
+
 def command_line(run: RunData) -> str | None:
     """Return the command that makes the run again, quoted for a shell; ``None`` for a run started from Python."""
     return None if run.command is None else shlex.join(run.command)

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from specforge.report import budget_charts, depth_charts, reliability_chart, stage_chart
 from specforge.report.chart import Chart, LeftOut
 from specforge.report.datatable import DataTable, interval_text, text_cell
-from specforge.report.facts import command_line, facts_table, flat, plain
+from specforge.report.facts import command_line, facts_table, flat, hardware_words, plain
 from specforge.report.html import Page, PageFigure, Section
 from specforge.report.measures import Place, temperatures
 from specforge.report.names import short_names
@@ -32,10 +32,10 @@ _SPEED = (
 )
 _LOSSLESS = (
     "An output is one turn of one prompt; of its repeats the worst counts. Where an output parts from ar’s, the margin "
-    "says how close the target’s choice was (the gap of its two best logits, or above temperature 0 the distance of the "
-    "random number from the edge of the drawn token’s interval), and the noise how far the target’s own answers for that "
-    "position differ with the number of tokens that run through it at once. A margin within the noise is a tie: rounding "
-    "decides it."
+    "says how close the target’s choice was: the gap of its two best logits, or above temperature 0 the distance of "
+    "the random number from the edge of the drawn token’s interval. The noise says how far the target’s own answers "
+    "for that position differ with the number of tokens that run through it at once. A margin within the noise is a "
+    "tie: rounding decides it."
 )
 _REPEAT = (
     "run.json holds every setting, generations.jsonl every output, rounds.jsonl every tree. The same command makes the "
@@ -95,7 +95,7 @@ def _facts(findings: Findings) -> tuple[tuple[str, str], ...]:
     threads = f", {settings['threads']} threads" if settings.get("threads") else ""
     sets = ", ".join(f"{name} ({entry.get('count')})" for name, entry in settings.get("prompt_sets", {}).items())
     return (
-        ("hardware", ", ".join(f"{name} {value}" for name, value in flat(run.hardware).items() if value != "none")),
+        ("hardware", hardware_words(run.hardware)),
         ("precision", f"{device}{threads}"),
         ("versions", ", ".join(f"{name} {version}" for name, version in run.versions.items())),
         ("prompts", sets),

@@ -53,28 +53,36 @@ def speed_table(rows: Sequence[SummaryRow], temperature: float, names: Mapping[s
     return DataTable(caption, ("pipeline", "tokens/s", "first token, ms"), lines)
 
 
-def long_table(rows: Sequence[SummaryRow], found: Sequence[Outputs], names: Mapping[str, str]) -> DataTable:
-    """Return one line a result, for the terminal.
+def terminal_tables(rows: Sequence[SummaryRow], found: Sequence[Outputs], names: Mapping[str, str]) -> list[DataTable]:
+    """Return a table a temperature and prompt set, narrow enough for the terminal.
 
     Args:
         rows: what ``summarise`` returned.
         found: how the outputs compare with ``ar``'s.
         names: what to call the pipelines.
     """
-    by_place = {(o.place.pipeline, o.place.prompt_set, o.place.temperature): o for o in found}
+    outputs = {(o.place.pipeline, o.place.prompt_set, o.place.temperature): o for o in found}
+    groups: dict[tuple[float, str | None], list[SummaryRow]] = {}
+    for row in rows:
+        groups.setdefault((row.temperature, row.prompt_set), []).append(row)
+    return [_terminal_table(group, outputs, names) for group in groups.values()]
+
+
+def _terminal_table(
+    rows: Sequence[SummaryRow], outputs: Mapping[tuple[str, str, float], Outputs], names: Mapping[str, str]
+) -> DataTable:
     lines = tuple(
         (
-            text_cell(row.prompt_set or AVERAGE),
-            Cell(f"{row.temperature:g}", row.temperature),
             text_cell(names[row.pipeline]),
             *_figures(row),
             number_cell(row.tokens_per_second.estimate, 1),
-            text_cell(_outputs_word(by_place.get((row.pipeline, row.prompt_set or "", row.temperature)))),
+            text_cell(_outputs_word(outputs.get((row.pipeline, row.prompt_set or "", row.temperature)))),
         )
         for row in rows
     )
-    columns = ("prompts", "T", "pipeline", "τ", "speed-up", "tokens/s", "outputs")
-    return DataTable("τ and speed-up with 95% intervals over prompts; best in bold", columns, lines)
+    where = "average over the prompt sets" if rows[0].prompt_set is None else rows[0].prompt_set
+    caption = f"{where}, temperature {rows[0].temperature:g}, {rows[0].prompts} prompts; 95% intervals, best in bold"
+    return DataTable(caption, ("pipeline", "τ", "speed-up", "tokens/s", "outputs as ar’s"), lines)
 
 
 def _figures(row: SummaryRow) -> list[Cell]:
@@ -91,7 +99,9 @@ def _set_name(name: str | None, by_place: Mapping[tuple[str, str | None], Summar
 def _outputs_word(found: Outputs | None) -> str:
     if found is None:
         return ""
-    words = [f"{found.identical} identical" if found.identical else ""]
-    words += [f"{count} {word}" for count, word in ((found.ties, "at ties"), (found.differing, "DIFFER")) if count]
-    words += ["distributional"] if found.distributional else []
-    return ", ".join(filter(None, words))
+    if found.distributional:
+        return "in distribution"
+    if found.identical == found.outputs:
+        return f"all {found.outputs}"
+    differing = f", {found.differing} DIFFER" if found.differing else ""
+    return f"{found.identical} of {found.outputs}, {found.ties} at ties{differing}"

@@ -20,7 +20,7 @@ from specforge.report.plots import look
 from specforge.report.report_page import Findings, report_page
 from specforge.report.runfolder import RunData, read_run
 from specforge.report.summary import sample, summarise
-from specforge.report.summary_tables import long_table
+from specforge.report.summary_tables import terminal_tables
 from specforge.report.svg import inline
 
 PAGE_FILE = "report.html"
@@ -42,9 +42,9 @@ class Report:
     page: Path
     plots: tuple[Path, ...]
 
-    def table(self) -> DataTable:
-        """Return the summary, one line a result."""
-        return long_table(self.findings.rows, self.findings.outputs, self.findings.names)
+    def tables(self) -> list[DataTable]:
+        """Return the summary, a table a temperature and prompt set."""
+        return terminal_tables(self.findings.rows, self.findings.outputs, self.findings.names)
 
     def to_json(self) -> dict[str, Any]:
         """Return what the report says and where it is, as plain JSON."""
