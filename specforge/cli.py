@@ -6,12 +6,10 @@ import io
 import logging
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
 import attrs
-import torch
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -20,8 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from typer.exceptions import Abort, TyperException
 
-from specforge import checkpoints, registry, training_cli
-from specforge._version import __version__
+from specforge import checkpoints, compare_cli, registry, trace_cli, training_cli
 from specforge.assembly import describe, option_names
 from specforge.cli_options import (
     AsJson,
@@ -50,12 +47,8 @@ from specforge.errors import ConfigError, SpecforgeError
 from specforge.pipeline import Pipeline
 from specforge.presets import PRESETS
 from specforge.profiling import DEFAULT_CONTEXTS, DEFAULT_NODES, Plan, profile_to_file
-from specforge.report.compare import BASELINE, Comparison, compare, generations
-from specforge.report.prompts import PromptItem, demo_prompts, load_prompts
-from specforge.report.table import to_json
 from specforge.result import GenerationResult
-from specforge.selection import named_configs, one_config, share_target
-from specforge.target import Target
+from specforge.selection import one_config
 
 
 def _numbers(values: Sequence[int]) -> str:
@@ -168,90 +161,6 @@ def _result_json(result: GenerationResult) -> dict[str, Any]:
     }
 
 
-@app.command("compare")
-def compare_pipelines(
-    presets: Annotated[
-        str | None, typer.Option("--presets", help="Named pipelines, separated by commas; ar is added.")
-    ] = None,
-    config: Annotated[list[Path] | None, typer.Option("--config", help="Config file; may be repeated.")] = None,
-    prompts: Annotated[
-        Path | None, typer.Option("--prompts", help="JSONL or text file; default: a bundled few.")
-    ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", help="Take only the first so many prompts.")] = None,
-    repeats: Annotated[int, typer.Option("--repeats", help="Run everything so often; medians are reported.")] = 1,
-    target: TargetName = None,
-    checkpoint: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--checkpoint", help="Drafter checkpoint; may be repeated: each drafter gets the one of its kind."
-        ),
-    ] = None,
-    device: Device = None,
-    dtype: Dtype = None,
-    max_new_tokens: MaxNewTokens = 96,
-    temperature: Temperature = 0.0,
-    top_k: TopK = 0,
-    top_p: TopP = 1.0,
-    min_p: MinP = 0.0,
-    repetition_penalty: Penalty = 1.0,
-    seed: Seed = 0,
-    raw: Raw = False,
-    template_arg: TemplateArg = None,
-    as_json: AsJson = False,
-) -> None:
-    """Run pipelines on the same prompts, interleaved, and print how they compare with plain decoding (ar)."""
-    options = {
-        "max_new_tokens": max_new_tokens,
-        **sampling_options(temperature, top_k, top_p, min_p, repetition_penalty, seed),
-        "raw": raw,
-        "template_args": template_args(template_arg),
-    }
-    configs = named_configs(presets, config or [], target, checkpoint or [], device, dtype)
-    items = demo_prompts(limit) if prompts is None else load_prompts(prompts, limit)
-    pipelines = share_target(configs)
-    comparison = _compare_with_progress(pipelines, items, options, repeats, quiet=as_json)
-    loaded = pipelines[BASELINE].target
-    comparison.settings.update(_settings(configs, loaded, options, str(prompts or "demo"), len(items), repeats))
-    if as_json:
-        print_json(to_json(comparison))
-        return
-    Console().print(comparison.table())
-    for row in comparison.rows:
-        for d in row.divergences:
-            verdict = "a tie" if d.tie else "NOT explained by rounding"
-            where = f"{row.name} parts from ar on {d.prompt} at token {d.position} ({d.expected} -> {d.got})"
-            print(f"{where}: margin {d.margin:.2e}, noise {d.noise:.2e}: {verdict}")
-
-
-def _compare_with_progress(
-    pipelines: dict[str, Pipeline], items: Sequence[PromptItem], options: dict[str, Any], repeats: int, quiet: bool
-) -> Comparison:
-    with _progress(quiet) as progress:
-        task = progress.add_task("comparing", total=generations(items, len(pipelines), repeats))
-        return compare(pipelines, items, options, repeats=repeats, progress=lambda _name: progress.advance(task))
-
-
-def _settings(
-    configs: dict[str, PipelineConfig], target: Target, options: dict[str, Any], prompts: str, count: int, repeats: int
-) -> dict[str, Any]:
-    return {
-        "target": target.name,
-        "device": str(target.device),
-        "dtype": str(target.dtype).removeprefix("torch."),
-        "prompts": prompts,
-        "prompt_count": count,
-        "repeats": repeats,
-        "options": options,
-        "pipelines": {name: config.to_dict() for name, config in configs.items()},
-        "versions": {
-            "specforge-decoding": __version__,
-            "torch": str(torch.__version__),
-            "transformers": version("transformers"),
-        },
-        "threads": torch.get_num_threads(),
-    }
-
-
 @app.command()
 def inspect(
     checkpoint: Annotated[str, typer.Argument(help="Folder or hub id.")],
@@ -343,6 +252,8 @@ def _progress(quiet: bool) -> Progress:
     return Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True)
 
 
+app.command("compare")(compare_cli.compare_pipelines)
+app.command()(trace_cli.trace)
 app.command()(training_cli.selfchat)
 app.command()(training_cli.train)
 
@@ -355,7 +266,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     try:
-        code = app(args=None if arguments is None else list(arguments), standalone_mode=False)
+        words = sys.argv[1:] if arguments is None else list(arguments)
+        code = app(args=words, standalone_mode=False, obj=["specforge", *words])
     except SpecforgeError as error:
         print(f"specforge: {' '.join(str(error).split())}", file=sys.stderr)
         code = 2
