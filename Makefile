@@ -28,7 +28,7 @@ lint: $(VENV)/.installed
 	MYPYPATH= $(BIN)/mypy --python-executable $(BIN)/python $(VENV)/typed/specforge
 
 bench: $(VENV)/.installed
-	$(BIN)/python -m pytest benchmarks -m "not gpu" --benchmark-only --benchmark-group-by=group
+	$(BIN)/python -m pytest benchmarks -m "not gpu" --benchmark-only --benchmark-group-by=group --benchmark-autosave $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
