@@ -1,6 +1,7 @@
 """Compose, compare and run tree-structured speculative decoding with block-parallel drafters."""
 
 from specforge._version import __version__
+from specforge.comparing import compare
 from specforge.config import PipelineConfig, load_config_file
 from specforge.errors import (
     BrokenPartError,
@@ -30,6 +31,7 @@ __all__ = [
     "UnknownNameError",
     "UnsupportedTargetError",
     "__version__",
+    "compare",
     "load_config_file",
     "register",
 ]

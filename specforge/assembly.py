@@ -76,14 +76,18 @@ def _options(cls: type) -> dict[str, inspect.Parameter] | None:
     return {n: p for n, p in parameters.items() if p.kind is not p.VAR_POSITIONAL}
 
 
-def assemble(config: PipelineConfig) -> Parts:
+def assemble(config: PipelineConfig, drafter: Drafter | None = None) -> Parts:
     """Construct the four parts and check that each finds what it needs.
+
+    Args:
+        config: what to construct.
+        drafter: one to use in place of the config's.
 
     Raises:
         ConfigError: for names and options (see ``make_part``).
         IncompatiblePartsError: when a need is not met, naming the parts that would meet it.
     """
-    drafter = make_part(registry.drafters, config.drafter)
+    drafter = make_part(registry.drafters, config.drafter) if drafter is None else drafter
     scorer = make_part(registry.scorers, _or(config.scorer, drafter.default_scorer))
     builder_name = "chain" if SCORES in scorer.given() else "none"
     builder = make_part(registry.builders, _or(config.builder, builder_name))

@@ -12,7 +12,8 @@ from specforge.assembly import Parts, assemble, with_bundled_drafter, with_check
 from specforge.config import PipelineConfig
 from specforge.decoding import TokenStream
 from specforge.errors import ConfigError
-from specforge.presets import preset_config
+from specforge.interfaces import Drafter
+from specforge.presets import preset_config, suited
 from specforge.request import GenerateOptions, Prompt, make_request
 from specforge.result import GenerationResult
 from specforge.target import Target, load_target
@@ -30,7 +31,13 @@ class Pipeline:
         self.config = config
 
     @classmethod
-    def from_config(cls, config: PipelineConfig, *, target: Target | PreTrainedModel | None = None) -> Pipeline:
+    def from_config(
+        cls,
+        config: PipelineConfig,
+        *,
+        target: Target | PreTrainedModel | None = None,
+        drafter: Drafter | None = None,
+    ) -> Pipeline:
         """Assemble a pipeline.
 
         On the bundled target a drafter without a checkpoint is the bundled drafter.
@@ -39,6 +46,7 @@ class Pipeline:
             config: the parts and the target.
             target: a loaded target or model to use in place of ``config.target``. Pipelines made with one ``Target``
                 share it; ``Target.from_model(model, tokenizer)`` makes one that also knows text.
+            drafter: another pipeline's drafter to share, made from the same ``config.drafter`` for the same target.
 
         Raises:
             ConfigError: for names, options or values that cannot be used.
@@ -51,11 +59,12 @@ class Pipeline:
         if isinstance(target, PreTrainedModel):
             target = Target.from_model(target)
         config = with_bundled_drafter(config, config.target if target is None else target.name)
-        parts = assemble(config)
+        parts = assemble(config, drafter)
         if target is None:
             target = load_target(config.target, dtype=config.dtype, device=config.device)
-        target.check_taps(parts.drafter.taps)
-        parts.drafter.bind(target)
+        if drafter is None:
+            target.check_taps(parts.drafter.taps)
+            parts.drafter.bind(target)
         parts.builder.bind(target, parts.drafter)
         return cls(target, parts, config)
 
@@ -70,8 +79,12 @@ class Pipeline:
         device: str | None = None,
     ) -> Pipeline:
         """Assemble a named pipeline; errors as in ``from_config``."""
-        loaded, named = (target, None) if isinstance(target, Target | PreTrainedModel) else (None, target)
-        config = preset_config(name).override(named, dtype, device)
+        if isinstance(target, PreTrainedModel):
+            target = Target.from_model(target)
+        loaded = target if isinstance(target, Target) else None
+        if isinstance(target, Target):
+            target, device = target.name, str(target.device)
+        config = suited(preset_config(name).override(target, dtype, device))
         if checkpoint is not None:
             config = with_checkpoint(config, checkpoint)
         return cls.from_config(config, target=loaded)

@@ -16,15 +16,17 @@ from rich.table import Table
 from specforge.errors import ConfigError
 from specforge.pipeline import Pipeline
 from specforge.report.environment import hardware, versions
+from specforge.report.figure import draw
 from specforge.report.frames import to_frame
 from specforge.report.prompts import PromptItem, PromptSet
 from specforge.report.records import BASELINE
+from specforge.report.rows import Row, summarise
 from specforge.report.runfolder import RunData, RunFolder, read_run
 from specforge.report.runner import Plan, Runner
-from specforge.report.rows import Row, summarise
 from specforge.report.table import to_json, to_table
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from pandas import DataFrame
 
 __all__ = ["BASELINE", "Comparison", "Row", "compare", "generations"]
@@ -89,15 +91,17 @@ class Comparison:
         """
         return to_frame(self.data, self.rows, what)
 
-    def plot(self, kind: str) -> Any:
-        """Draw one of the report's figures; see ``specforge.report.plots.draw``.
+    def plot(self, kind: str, temperature: float | None = None) -> Figure:
+        """Draw one of the report's figures.
+
+        Args:
+            kind: which; an unknown one is refused with those there are.
+            temperature: of the generations that it shows; by default the first.
 
         Raises:
-            ConfigError: when there is no such figure, or what it shows was not kept.
+            ConfigError: when there is no such figure, the data does not allow it, or matplotlib is missing.
         """
-        from specforge.report import plots
-
-        return plots.draw(self.data, kind)
+        return draw(self.data, kind, temperature)
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write a run's folder, as if the comparison had been made with ``out=folder``.
@@ -130,7 +134,7 @@ def compare(
     keep_rounds: bool | None = None,
     command: Sequence[str] | None = None,
     progress: Callable[[str], None] = lambda _name: None,
-    watch: Callable[[RunData], None] = lambda _data: None,
+    watch: Callable[[RunData, int], None] = lambda _run, _total: None,
 ) -> Comparison:
     """Run every pipeline on every prompt before the next repeat; the order is shuffled with a seed.
 
@@ -148,13 +152,16 @@ def compare(
         keep_rounds: keep every verification round; by default where there is a folder.
         command: the command line, to be recorded.
         progress: called with the pipeline's name after each generation.
-        watch: called with all that there is after each prompt, while nothing is timed.
+        watch: called at the start and after each prompt with what there is so far and how many generations there will
+            be; nothing is timed then.
 
     Raises:
         ConfigError: when there is no ``ar``, no prompt or no repeat, or ``out`` cannot be used.
     """
     if BASELINE not in pipelines:
         raise ConfigError(f"a comparison needs the pipeline {BASELINE!r}; got {', '.join(pipelines) or 'none'}")
+    if out is not None and not resume:
+        RunFolder.check_free(out)
     others = dict(options or {})
     alone = others.pop("temperature", 0.0)
     plan = Plan(

@@ -1,4 +1,4 @@
-r"""The eight data sets of the block-drafter papers, fetched from the Hugging Face hub and kept in its cache.
+"""The eight data sets of the block-drafter papers, fetched from the Hugging Face hub and kept in its cache.
 
 Sources, splits, prompt forms and sample counts are those of DDTree's published evaluation (arXiv:2604.12989), which
 takes its data preparation from DFlash (arXiv:2602.06036): 128 samples of a set that has more, drawn with ``datasets``'
@@ -9,6 +9,7 @@ recorded. LiveCodeBench's instruction is in our own words.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -20,8 +21,10 @@ from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
 from specforge.checks import whole
-from specforge.errors import ConfigError
-from specforge.report.prompts import PromptItem, PromptSet
+from specforge.errors import ConfigError, suggest
+from specforge.report.prompts import PromptItem, PromptSet, demo_prompts, load_prompts
+
+DEMO = "demo"
 
 # The hub keeps a copy of every set of up to 5 GB as Parquet there, by configuration and split.
 _CONVERTED = "refs/convert/parquet"
@@ -125,6 +128,28 @@ HUB_SETS: Mapping[str, HubSet] = MappingProxyType(
         ),
     }
 )
+
+
+def load_prompt_set(source: str | os.PathLike[str], *, paper: bool = False, limit: int | None = None) -> PromptSet:
+    """Read a prompt set.
+
+    Args:
+        source: the name of a hub set, ``"demo"`` for the bundled prompts, or a prompt file.
+        paper: take the papers' samples of a hub set.
+        limit: take only the first so many.
+
+    Raises:
+        ConfigError: for a file that cannot be read, or a set that cannot be fetched.
+    """
+    name = os.fspath(source)
+    if name in HUB_SETS and isinstance(source, str):
+        return load_hub_set(name, paper=paper, limit=limit)
+    if name == DEMO:
+        return PromptSet(DEMO, "bundled", tuple(demo_prompts(limit)))
+    path = Path(source)
+    if not path.suffix and path.parent == Path() and not path.exists():
+        raise ConfigError(f"{name!r} is no prompt file here, and no data set{suggest(name, [*HUB_SETS, DEMO])}")
+    return PromptSet(path.stem, name, tuple(load_prompts(path, limit)))
 
 
 def load_hub_set(name: str, *, paper: bool = False, limit: int | None = None) -> PromptSet:

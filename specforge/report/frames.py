@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from specforge.errors import ConfigError, suggest
-from specforge.report.runfolder import RunData
 from specforge.report.rows import Row
+from specforge.report.runfolder import RunData
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -191,15 +191,25 @@ class RunFolder:
         Raises:
             ConfigError: when there is something at ``path`` already, or it cannot be written.
         """
+        cls.check_free(path)
         folder = cls(Path(path))
-        if folder.path.exists() and (not folder.path.is_dir() or any(folder.path.iterdir())):
-            raise ConfigError(f"{str(path)!r} exists already; go on with its run (--resume) or give another folder")
         try:
             folder.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise _cannot_write(folder.path, error) from error
         write_object(folder.path / RUN_FILE, run.header(), "run")
         return folder
+
+    @staticmethod
+    def check_free(path: str | os.PathLike[str]) -> None:
+        """Refuse a place where there is something; an empty folder will do.
+
+        Raises:
+            ConfigError: naming it.
+        """
+        place = Path(path)
+        if place.exists() and (not place.is_dir() or any(place.iterdir())):
+            raise ConfigError(f"{str(path)!r} exists already; go on with its run (--resume) or give another folder")
 
     @classmethod
     def resume(cls, path: str | os.PathLike[str]) -> tuple[RunFolder, RunData]:

@@ -172,7 +172,7 @@ class Runner:
         data: where lines are added; what it holds already is not run again.
         folder: where they are written as they come, or ``None``.
         on_generation: called with the pipeline's name after each generation.
-        on_case: called after each case.
+        on_case: called at the start and after each case with ``data`` and how many generations it will hold.
     """
 
     pipelines: Mapping[str, Pipeline]
@@ -180,7 +180,7 @@ class Runner:
     data: RunData
     folder: RunFolder | None = None
     on_generation: Callable[[str], None] = lambda _name: None
-    on_case: Callable[[RunData], None] = lambda _data: None
+    on_case: Callable[[RunData, int], None] = lambda _run, _total: None
     _answers: dict[Case, Generation] = field(factory=dict, init=False)
 
     def run(self) -> None:
@@ -195,11 +195,15 @@ class Runner:
         self._answers = {g.case: g for g in self.data.generations if g.pipeline == BASELINE and g.case.repeat == 0}
         if len(done) < self.plan.cases:
             self._warm_up()
+        self._show()
         for repeat in range(self.plan.repeats):
             for talk in self.plan.talks(repeat):
                 for case, ids in self._prompts(target, talk):
                     if case not in done:
                         self._run_case(case, ids)
+
+    def _show(self) -> None:
+        self.on_case(self.data, self.plan.cases * len(self.pipelines))
 
     def _warm_up(self) -> None:
         """Run everything once, briefly, so that no first use is timed; a verifier refuses its temperatures here."""
@@ -237,7 +241,7 @@ class Runner:
             self.folder.append(generations, rounds)
         self.data.generations.extend(generations)
         self.data.rounds.extend(rounds)
-        self.on_case(self.data)
+        self._show()
 
     def _lines(
         self, case: Case, ids: list[int], results: Mapping[str, GenerationResult]

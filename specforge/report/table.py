@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
+from specforge.report.names import short_names
 from specforge.report.rows import Row
 
 if TYPE_CHECKING:
@@ -64,16 +65,16 @@ def to_table(rows: Sequence[Row]) -> Table:
     for name in ("τ", "tokens\n/s", "speed-\nup", *(f"{stage}\nms" for stage in _ROUND_STAGES)):
         table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
     table.add_column("lossless", no_wrap=True, vertical="bottom")
-    several = _several(rows)
+    several, names = _several(rows), short_names(list(dict.fromkeys(row.name for row in rows)))
     for (prompt_set, temperature), group in groupby(rows, key=lambda row: (row.prompt_set, row.temperature)):
         if several:
             table.add_section()
             table.add_row(f"[italic]{escape(prompt_set)}, T={temperature:g}[/italic]")
-        _add_rows(table, list(group))
+        _add_rows(table, list(group), names)
     return table
 
 
-def _add_rows(table: Table, rows: Sequence[Row]) -> None:
+def _add_rows(table: Table, rows: Sequence[Row], names: Mapping[str, str]) -> None:
     best = max((row.speedup for row in rows if row.speedup == row.speedup), default=None)
     for row in rows:
         stages = [
@@ -81,7 +82,7 @@ def _add_rows(table: Table, rows: Sequence[Row]) -> None:
         ]
         figures = [_number(row.acceptance_length), _number(row.tokens_per_second, 1), _number(row.speedup) + "x"]
         style = "bold" if row.speedup == best else None
-        table.add_row(escape(row.name), *figures, *stages, lossless_word(row), style=style)
+        table.add_row(escape(names[row.name]), *figures, *stages, lossless_word(row), style=style)
 
 
 def lossless_word(row: Row) -> str:
