@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from typer.exceptions import Abort, TyperException
 
-from specforge import checkpoints, compare_cli, registry, trace_cli, training_cli
+from specforge import checkpoints, compare_cli, registry, report_cli, trace_cli, training_cli
 from specforge.assembly import describe, option_names
 from specforge.cli_options import (
     AsJson,
@@ -253,6 +253,7 @@ def _progress(quiet: bool) -> Progress:
 
 
 app.command("compare")(compare_cli.compare_pipelines)
+app.command()(report_cli.report)
 app.command()(trace_cli.trace)
 app.command()(training_cli.selfchat)
 app.command()(training_cli.train)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from specforge.cli_options import AsJson, print_json
 from specforge.errors import ConfigError
 from specforge.report.datatable import to_rich
 from specforge.report.names import short_names
@@ -21,7 +21,7 @@ from specforge.report.versus_tables import changes_table, differences_table, fin
 def report(
     runs: Annotated[list[Path], typer.Argument(help="The folder of a run, or of two to compare.")],
     html: Annotated[Path | None, typer.Option("--html", help="Of two runs: also write the comparison here.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write a run's report into its folder and print the summary; of two runs, say what differs beyond noise."""
     if len(runs) > 2:
@@ -39,7 +39,7 @@ def _one(folder: Path, as_json: bool) -> None:
 
     written = write_report(folder)
     if as_json:
-        _print_json(written.to_json())
+        print_json(written.to_json())
         return
     console = Console(highlight=False, emoji=False)
     for table in written.tables():
@@ -54,7 +54,7 @@ def _two(first: Path, second: Path, html: Path | None, as_json: bool) -> None:
     if html is not None:
         _write(html, versus_page(found, runs, (str(first), str(second))))
     if as_json:
-        _print_json({"first": str(first), "second": str(second), **found.to_json()})
+        print_json({"first": str(first), "second": str(second), **found.to_json()})
         return
     names = _names(runs)
     console = Console(highlight=False, emoji=False)
@@ -79,7 +79,3 @@ def _write(file: Path, page: str) -> None:
         file.write_text(page, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot write {str(file)!r}: {error.strerror or error}") from error
-
-
-def _print_json(value: dict[str, Any]) -> None:
-    print(json.dumps(value, ensure_ascii=False, allow_nan=False))

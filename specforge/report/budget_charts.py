@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from specforge.report.budgets import BudgetPoint, budget_points, cost_models
 from specforge.report.chart import Chart, LeftOut, View
-from specforge.report.compare import BASELINE
 from specforge.report.datatable import Cell, DataTable, interval_cell, number_cell, text_cell
 from specforge.report.plots import acceptance_figure, speed_figure
+from specforge.report.records import BASELINE
 from specforge.report.summary import average
 
 ACCEPTANCE, SPEED = "acceptance-by-budget", "speed-by-budget"

@@ -12,8 +12,8 @@ from typing import Any
 
 from attrs import frozen
 
-from specforge.report.compare import BASELINE
 from specforge.report.names import family_names
+from specforge.report.records import BASELINE
 from specforge.result import STAGES
 
 INK = "#1d2329"

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from attrs import evolve, frozen
 
-from specforge.report.compare import BASELINE
 from specforge.report.measures import Place, Totals, add_up, prompt_sets, temperatures
+from specforge.report.records import BASELINE
 from specforge.report.runfolder import RunData
 from specforge.report.statistics import LEVEL, Doubles, Interval, Resampling, holm, interval, p_value, ratio
 

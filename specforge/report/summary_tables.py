@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from specforge.report.compare import BASELINE
 from specforge.report.datatable import Cell, DataTable, interval_cell, number_cell, text_cell
 from specforge.report.outputs import Outputs
+from specforge.report.records import BASELINE
 from specforge.report.summary import AVERAGE, SummaryRow
 
 _FIGURES = (("acceptance_length", "τ", ""), ("speedup", "speed-up", "×"))

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from attrs import evolve, frozen
 
-from specforge.report.compare import BASELINE
 from specforge.report.facts import flat
 from specforge.report.measures import Place, Totals, add_up
+from specforge.report.records import BASELINE
 from specforge.report.runfolder import RunData
 from specforge.report.statistics import LEVEL, Doubles, Interval, Resampling, holm, interval, p_value
 from specforge.report.summary import Sample
