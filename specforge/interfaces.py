@@ -11,11 +11,14 @@ its own). A pipeline is refused at assembly when a part's ``needs`` are not amon
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from attrs import frozen
 from torch import Tensor
 
+from specforge.children import Children, as_edges, best_children
+from specforge.ordering import exact_topk
 from specforge.sampling import KeyedUniforms, SamplingParams
 from specforge.tree import DraftTree
 
@@ -33,6 +36,8 @@ SHAPE_BEFORE_DRAWING = "shape fixed before drawing"
 
 Capabilities = frozenset[str]
 NOTHING: Capabilities = frozenset()
+
+T = TypeVar("T")
 
 
 @frozen(eq=False)
@@ -197,10 +202,16 @@ class Scorer(Part):
 
     ``path_independent`` promises that the candidates at a depth are the same for every path, so that a builder may
     expand each depth once.
+
+    ``static`` promises that what it runs depends on shapes only, so that a round may be recorded once and replayed on
+    other numbers: its methods take no decision from a tensor's values and never wait for a device; it reads of a draft
+    only hidden states, base logits and the correction, and of a round only the last token, ``max_depth`` and
+    ``max_children``; its own options never change; and it follows entries that are no candidates as any others.
     """
 
     gives: ClassVar[Capabilities] = frozenset({SCORES})
     path_independent: ClassVar[bool] = False
+    static: ClassVar[bool] = False
 
     @abstractmethod
     def begin(self, draft: Draft, round: Round) -> State:
@@ -266,9 +277,11 @@ class CorrectionHead(ABC):
 
     Attributes:
         first_corrected: draft positions below this one keep their base logits; the state advances over them.
+        replays: ``replay`` records what it is given, so that builders should offer it whole builds.
     """
 
     first_corrected: int = 0
+    replays: bool = False
 
     @abstractmethod
     def begin(self, draft: Draft, root: Tensor) -> State:
@@ -297,9 +310,41 @@ class CorrectionHead(ABC):
         logits = base + self.correct(draft, depth, state, candidates)
         return (logits if temperature == 1.0 else logits / temperature).log_softmax(dim=-1)
 
+    def best_of_slice(
+        self, draft: Draft, depth: int, state: State, base: Tensor, candidates: Tensor, temperature: float, width: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return the ``width`` best of ``slice_log_probs``: ``[n, K]`` float32, and their columns, ``[n, K]`` int64.
+
+        The order is that of ``exact_topk``.
+        """
+        return exact_topk(self.slice_log_probs(draft, depth, state, base, candidates, temperature), width)
+
     @abstractmethod
     def advance(self, draft: Draft, depth: int, state: State, parent_rows: Tensor, tokens: Tensor) -> State:
         """Return the states after ``tokens`` at draft position ``depth``; arguments as in ``Scorer.advance``."""
+
+    def best_children(self, scores: Tensor, candidates: Candidates, width: int) -> Children:
+        """Return the ``width`` best children of nodes of path scores ``[n]`` float32; see ``children.best_children``.
+
+        Not a matter of the correction, but it follows one at every depth, and a device is faster with both in kernels.
+        """
+        edges = as_edges(candidates.log_probs)
+        return best_children(scores, edges, edges, candidates.tokens, width)
+
+    def replay(self, key: Hashable, build: Callable[[Draft, Tensor], T], draft: Draft, root: Tensor) -> T:
+        """Return ``build(draft, root)``; a head that ``replays`` may do what an earlier call did on other numbers.
+
+        Args:
+            key: says, with the shapes of the draft, all that ``build`` depends on.
+            build: runs the same operations on the same shapes whatever the values, never waits for the device, and
+                works with the draft that it is given.
+            draft: hidden states, base logits and the correction.
+            root: ``[1]`` int64.
+
+        Returns:
+            What ``build`` returns. Its tensors may be overwritten by the next call.
+        """
+        return build(draft, root)
 
 
 @frozen(eq=False)

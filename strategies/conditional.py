@@ -75,6 +75,7 @@ class Conditional(Scorer):
     temperature: float = field(default=1.0, validator=positive)
 
     needs = frozenset({BASE_LOGITS, CORRECTION_HEAD})
+    static = True
 
     def begin(self, draft: Draft, round: Round) -> PathStates:
         """Choose the candidates of all depths, and start the head with the root."""
@@ -99,9 +100,11 @@ class Conditional(Scorer):
             base, head = slices.base[depth], head_of(draft)
             if depth < head.first_corrected:
                 rows = torch.log_softmax(tempered(base[None], self.temperature), dim=-1)
+                log_probs, columns = exact_topk(rows, slices.width)
             else:
-                rows = head.slice_log_probs(draft, depth, state.head, base, tokens, self.temperature)
-            log_probs, columns = exact_topk(rows, slices.width)
+                log_probs, columns = head.best_of_slice(
+                    draft, depth, state.head, base, tokens, self.temperature, slices.width
+                )
         else:
             vocabulary = slices.logits[depth].float()
             logits = tempered(corrected(draft, depth, state.head, vocabulary, None), self.temperature)

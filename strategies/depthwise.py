@@ -11,13 +11,14 @@ import torch
 from attrs import Attribute, define, evolve, field, frozen
 from torch import Tensor
 
+from specforge.children import Children, best_children
 from specforge.errors import ConfigError
-from specforge.interfaces import Draft, Drafter, Round, Scorer, TreeBuilder, Verdict
+from specforge.interfaces import Candidates, Draft, Drafter, Round, Scorer, TreeBuilder, Verdict
 from specforge.ordering import exact_topk
 from specforge.registry import register
 from specforge.strategies.budget import BudgetPolicy, CalibrationOption, CostModelOption
 from specforge.strategies.expansion import Calibrate, search_edges
-from specforge.strategies.host import to_host
+from specforge.strategies.host import Packed, to_host
 from specforge.strategies.options import at_most, number, one_of, whole
 from specforge.tree import DraftTree
 
@@ -33,9 +34,40 @@ Widths = Callable[[int, int], int]
 """Maps a depth (of the parents) and the number of nodes kept above to how many to keep there."""
 
 
-@frozen(eq=False)
+@frozen
+class SameWidth:
+    """Keeps ``width`` nodes at every depth."""
+
+    width: int
+
+    def __call__(self, depth: int, kept: int) -> int:
+        """Return the width."""
+        return self.width
+
+
+@frozen
+class EvenShare:
+    """Spreads what is left of ``budget`` evenly over the depths left.
+
+    Attributes:
+        budget: the most nodes.
+        limit: the number of depths.
+        filled: pairs of a depth and how many nodes it turned out to have candidates for.
+    """
+
+    budget: int
+    limit: int
+    filled: tuple[tuple[int, int], ...] = ()
+
+    def __call__(self, depth: int, kept: int) -> int:
+        """Return the share of the children of nodes at ``depth``."""
+        even = -(-(self.budget - kept) // (self.limit - depth))
+        return min(even, dict(self.filled).get(depth, even))
+
+
+@frozen
 class Plan:
-    """How to grow a supertree.
+    """How to grow a supertree; equal plans grow by the same operations on the same shapes, if they are static.
 
     Attributes:
         limit: the depth that no node exceeds, at least 1.
@@ -76,7 +108,77 @@ class Supertree:
     sizes: tuple[int, ...]
 
 
-def grow(draft: Draft, scorer: Scorer, round: Round, plan: Plan, calibrate: Calibrate) -> Supertree | None:
+@frozen(eq=False)
+class Grown:
+    """A supertree on the host.
+
+    Attributes:
+        tokens: ``[S]`` int64; this and the next three as in ``Supertree``.
+        parents: ``[S]`` int64.
+        scores: ``[S]`` float32.
+        edges: ``[S]`` float32.
+        order: int64, the nodes that the plan's budget is for, best first by key; all of them, as they lie, without one.
+        sizes: the number of places at each depth, from depth 1 on.
+    """
+
+    tokens: Array
+    parents: Array
+    scores: Array
+    edges: Array
+    order: Array
+    sizes: tuple[int, ...]
+
+    def tree(self, root: int, chosen: Array, edges: bool) -> DraftTree:
+        """Return the tree of the entries ``chosen``, in their order, in which every parent precedes its children.
+
+        Args:
+            root: the root's token.
+            chosen: int64 indices.
+            edges: whether the tree keeps the scorer's own edges.
+        """
+        # Index -1, the root's as a parent, is the last entry, which stays 0.
+        number_of = np.zeros(len(self.tokens) + 1, dtype=np.int64)
+        number_of[chosen] = np.arange(1, len(chosen) + 1)
+        return DraftTree(
+            np.concatenate([[root], self.tokens[chosen]]),
+            np.concatenate([[-1], number_of[self.parents[chosen]]]),
+            log_probs=np.concatenate([[0.0], self.scores[chosen]]),
+            edge_log_probs=np.concatenate([[0.0], self.edges[chosen]]) if edges else None,
+        )
+
+
+def replayable(draft: Draft, scorer: Scorer) -> bool:
+    """Whether a whole build may be recorded and replayed."""
+    return draft.correction is not None and draft.correction.replays and scorer.static
+
+
+def grow_on_host(draft: Draft, scorer: Scorer, round: Round, plan: Plan, calibrate: Calibrate | None) -> Grown | None:
+    """Grow a supertree, rank its nodes, and bring both to the host: in one replay and one copy where that can be.
+
+    Arguments and ``None`` as in ``grow``.
+    """
+    if calibrate is not None or not replayable(draft, scorer):
+        tree = grow(draft, scorer, round, plan, calibrate)
+        return None if tree is None else Grown(*to_host(_columns(tree, plan)), sizes=tree.sizes)
+
+    def build(static_draft: Draft, root: Tensor) -> tuple[Packed, tuple[int, ...]] | None:
+        tree = grow(static_draft, scorer, evolve(round, history=root), plan, None)
+        return None if tree is None else (Packed.of(_columns(tree, plan)), tree.sizes)
+
+    assert draft.correction is not None
+    key = ("supertree", scorer, plan, round.max_depth, round.max_children)
+    grown = draft.correction.replay(key, build, draft, round.history[-1:])
+    return None if grown is None else Grown(*grown[0].to_host(), sizes=grown[1])
+
+
+def _columns(tree: Supertree, plan: Plan) -> list[Tensor]:
+    """Return the tensors of a ``Grown``."""
+    everything = torch.arange(len(tree.tokens), device=tree.tokens.device)
+    order = everything if plan.budget is None else prune(tree, plan.budget)
+    return [tree.tokens, tree.parents, tree.scores, tree.edges, order]
+
+
+def grow(draft: Draft, scorer: Scorer, round: Round, plan: Plan, calibrate: Calibrate | None) -> Supertree | None:
     """Grow a supertree depth by depth; tensors in and out, one scorer call and one top-k a depth.
 
     Args:
@@ -84,7 +186,7 @@ def grow(draft: Draft, scorer: Scorer, round: Round, plan: Plan, calibrate: Cali
         scorer: scores the candidates of all kept nodes of a depth in one call.
         round: the round.
         plan: how far and how wide.
-        calibrate: maps a depth's log-probabilities to those that are summed.
+        calibrate: maps a depth's log-probabilities to those that are summed; ``None`` sums them as they are.
 
     Returns:
         The supertree, or ``None`` where the root's row is empty.
@@ -95,21 +197,19 @@ def grow(draft: Draft, scorer: Scorer, round: Round, plan: Plan, calibrate: Cali
     levels: list[tuple[Tensor, ...]] = []
     for depth in range(plan.limit):
         candidates = scorer.expand(draft, depth, state)
-        edges, raw = search_edges(candidates, depth, calibrate)
         width = plan.widths(depth, kept)
-        if width == 0 or edges.shape[1] == 0:
+        if width == 0 or candidates.tokens.shape[1] == 0:
             break
-        # Row-major order is the order of ties: first by parent, then by rank in the parent's row.
-        scores, chosen = exact_topk((scores[:, None] + edges).flatten(), width)
-        rows, tokens = chosen // edges.shape[1], candidates.tokens.take(chosen)
+        children = _children(draft, scores, candidates, depth, width, calibrate)
+        rows, tokens, scores = children.rows, children.tokens, children.scores
         keys = scores + plan.beta * (depth + 1) if plan.beta else scores
-        levels.append((tokens, rows + first, scores, keys, raw.take(chosen)))
-        first, kept = kept, kept + len(chosen)
+        levels.append((tokens, rows + first, scores, keys, children.edges))
+        first, kept = kept, kept + len(rows)
         if depth + 1 == plan.limit:
             break
-        if plan.static:
+        if plan.static and not scorer.static:
             rows, tokens = _followable(rows, tokens, scores)
-        else:
+        elif not plan.static:
             worth = _worth_following([level[3].numpy() for level in levels], plan.budget)
             if worth == 0:
                 break
@@ -119,6 +219,16 @@ def grow(draft: Draft, scorer: Scorer, round: Round, plan: Plan, calibrate: Cali
         return None
     tokens, parents, scores, keys, edges = (torch.cat(column) for column in zip(*levels, strict=True))
     return Supertree(tokens, parents, scores, keys, edges, tuple(len(level[0]) for level in levels))
+
+
+def _children(
+    draft: Draft, scores: Tensor, candidates: Candidates, depth: int, width: int, calibrate: Calibrate | None
+) -> Children:
+    """Return the ``width`` best children of nodes of path scores ``[n]``."""
+    if calibrate is None and draft.correction is not None:
+        return draft.correction.best_children(scores, candidates, width)
+    edges, raw = search_edges(candidates, depth, calibrate)
+    return best_children(scores, edges, raw, candidates.tokens, width)
 
 
 def _followable(rows: Tensor, tokens: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -201,26 +311,29 @@ class DepthWise(TreeBuilder):
         limit = min(draft.depth, round.max_depth)
         if limit < 1:
             return DraftTree.root_only(round.root)
-        static = round.history.device.type != "cpu"
+        on_device = round.history.device.type != "cpu"
+        static = on_device or (self._calibrate is None and replayable(draft, scorer))
         if self.mode == FIXED:
             return self._build_fixed(draft, scorer, round, limit, static)
-        plan = Plan(limit, lambda depth, kept: self.width, self.budget, self.beta, static)
+        plan = Plan(limit, SameWidth(self.width), self.budget, self.beta, static)
         return self._build_pruned(draft, scorer, round, plan)
 
     def observe(self, tree: DraftTree, verdict: Verdict) -> None:
         """Let the calibration learn from a verified round."""
         self.policy.observe(tree, verdict)
 
+    @property
+    def _calibrate(self) -> Calibrate | None:
+        return None if self.policy.calibration is None else self.policy.calibrate
+
     def _build_pruned(self, draft: Draft, scorer: Scorer, round: Round, plan: Plan) -> DraftTree:
         round = evolve(round, max_children=at_most(self.width, self.budget, round.max_children))
-        tree = grow(draft, scorer, round, plan, self.policy.calibrate)
-        if tree is None:
+        grown = grow_on_host(draft, scorer, round, plan, self._calibrate)
+        if grown is None:
             return DraftTree.root_only(round.root)
-        order = prune(tree, self.budget)
-        *columns, best = to_host([tree.tokens, tree.parents, tree.scores, tree.edges, order])
-        scores = columns[2][best]
+        scores = grown.scores[grown.order]
         size = self.policy.best_size(scores[scores > -np.inf], round.root_position)
-        return self._tree(round.root, columns, np.sort(best[:size]))
+        return grown.tree(round.root, np.sort(grown.order[:size]), self._calibrate is not None)
 
     def _build_fixed(self, draft: Draft, scorer: Scorer, round: Round, limit: int, static: bool) -> DraftTree:
         """Grow with an even share a depth; once more where a depth turns out to have too few candidates for it.
@@ -228,34 +341,14 @@ class DepthWise(TreeBuilder):
         Shares depend on how many places the depths above could fill, which a device only tells after the copy.
         """
         round = evolve(round, max_children=at_most(self.budget, round.max_children))
-        filled: dict[int, int] = {}
-
-        def share(depth: int, kept: int) -> int:
-            even = -(-(self.budget - kept) // (limit - depth))
-            return min(even, filled.get(depth, even))
-
-        plan = Plan(limit, share, static=static)
+        share = EvenShare(self.budget, limit)
         while True:
-            tree = grow(draft, scorer, round, plan, self.policy.calibrate)
-            if tree is None:
+            grown = grow_on_host(draft, scorer, round, Plan(limit, share, static=static), self._calibrate)
+            if grown is None:
                 return DraftTree.root_only(round.root)
-            columns = to_host([tree.tokens, tree.parents, tree.scores, tree.edges])
-            real = columns[2] > -np.inf
-            counts = [int(level.sum()) for level in np.split(real, np.cumsum(tree.sizes)[:-1])]
-            short = next((depth for depth, count in enumerate(counts) if count < tree.sizes[depth]), None)
+            real = grown.scores > -np.inf
+            counts = [int(level.sum()) for level in np.split(real, np.cumsum(grown.sizes)[:-1])]
+            short = next((depth for depth, count in enumerate(counts) if count < grown.sizes[depth]), None)
             if short is None or short + 1 == limit or counts[short] == 0:
-                return self._tree(round.root, columns, np.flatnonzero(real))
-            filled[short] = counts[short]
-
-    def _tree(self, root: int, columns: list[Array], chosen: Array) -> DraftTree:
-        """Make the tree of the entries ``chosen``, which rise and include every entry's parent."""
-        tokens, parents, scores, edges = columns
-        # Index -1, the root's as a parent, is the last entry, which stays 0.
-        number_of = np.zeros(len(tokens) + 1, dtype=np.int64)
-        number_of[chosen] = np.arange(1, len(chosen) + 1)
-        return DraftTree(
-            np.concatenate([[root], tokens[chosen]]),
-            np.concatenate([[-1], number_of[parents[chosen]]]),
-            log_probs=np.concatenate([[0.0], scores[chosen]]),
-            edge_log_probs=None if self.policy.calibration is None else np.concatenate([[0.0], edges[chosen]]),
-        )
+                return grown.tree(round.root, np.flatnonzero(real), self._calibrate is not None)
+            share = evolve(share, filled=(*share.filled, (short, counts[short])))

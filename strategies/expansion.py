@@ -11,6 +11,7 @@ import torch
 from attrs import define, field, frozen
 from torch import Tensor
 
+from specforge.children import as_edges
 from specforge.interfaces import Candidates, Draft, Round, Scorer, State
 from specforge.strategies.host import to_host
 
@@ -60,14 +61,13 @@ class Rows(Protocol):
         ...
 
 
-def search_edges(candidates: Candidates, depth: int, calibrate: Calibrate) -> tuple[Tensor, Tensor]:
+def search_edges(candidates: Candidates, depth: int, calibrate: Calibrate | None) -> tuple[Tensor, Tensor]:
     """Return the ``[n, K]`` log-probabilities to search by and the raw ones; one tensor where uncalibrated.
 
     Both are at most 0; entries that are no candidates are ``-inf`` in both.
     """
-    lowest = float("-inf")
-    raw = torch.nan_to_num(candidates.log_probs, nan=lowest, posinf=0.0, neginf=lowest).clamp_(max=0.0)
-    return calibrate(depth, raw), raw
+    raw = as_edges(candidates.log_probs)
+    return raw if calibrate is None else calibrate(depth, raw), raw
 
 
 class DepthRows:

@@ -9,12 +9,15 @@ from array import array
 from heapq import heappop, heappush, heapreplace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from attrs import define, evolve, field
+from attrs.validators import optional
 
 from specforge.interfaces import Draft, Drafter, Round, Scorer, TreeBuilder, Verdict
 from specforge.registry import register
 from specforge.strategies.budget import BudgetPolicy, BudgetRun, CalibrationOption, CostModelOption
+from specforge.strategies.depthwise import Plan, SameWidth, grow_on_host, replayable
 from specforge.strategies.expansion import DepthRows, HostRow, PathRows, Place, Rows
 from specforge.strategies.options import at_most, whole
 from specforge.tree import DraftTree
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from specforge.target import Target
 
 _NO_CANDIDATE = float("-inf")
+_LOOKAHEAD = 16
 
 _Offer = tuple[float, int, int, int]
 """Negated score, depth, parent, rank: tuples in this order are in the total order of nodes, best first.
@@ -44,7 +48,9 @@ class Heap(TreeBuilder):
             before; ``None`` trusts them. The search then goes by calibrated path scores, which the tree keeps as its
             ``log_probs``, next to the scorer's own ``edge_log_probs``.
         lookahead: the most nodes to expand in one scorer call, where the scorer depends on the path. The tree is the
-            same for all values; 1 expands one node at a time, when it is needed.
+            same for all values; 1 expands one node at a time, when it is needed. ``None`` is 16, and where a
+            correction backend replays whole builds, as many as the budget: all nodes of a depth that the tree could
+            hold are then expanded together, in one replay and one copy a round.
 
     Raises:
         ConfigError: naming the option, its value and what it must be.
@@ -53,7 +59,7 @@ class Heap(TreeBuilder):
     budget: int = field(validator=whole(1))
     cost_model: CostModelOption = None
     calibration: CalibrationOption = None
-    lookahead: int = field(default=16, validator=whole(1))
+    lookahead: int | None = field(default=None, validator=optional(whole(1)))
     policy: BudgetPolicy = field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
@@ -70,18 +76,33 @@ class Heap(TreeBuilder):
         if limit < 1:
             return DraftTree.root_only(round.root)
         round = evolve(round, max_children=at_most(self.budget, round.max_children))
+        if self.lookahead is None and self.policy.calibration is None and replayable(draft, scorer):
+            return self._build_at_once(draft, scorer, round, limit)
         calibrate = self.policy.calibrate
         rows: Rows
         if scorer.path_independent:
             rows = DepthRows(draft, scorer, round, limit, calibrate)
         else:
-            rows = PathRows(draft, scorer, round, self.budget, calibrate, self.lookahead)
+            rows = PathRows(draft, scorer, round, self.budget, calibrate, self.lookahead or _LOOKAHEAD)
         search = BestFirst(rows, round.root, limit, self.budget)
         return search.tree(self.policy.start(round.root_position), self.policy.calibration is not None)
 
     def observe(self, tree: DraftTree, verdict: Verdict) -> None:
         """Let the calibration learn from a verified round."""
         self.policy.observe(tree, verdict)
+
+    def _build_at_once(self, draft: Draft, scorer: Scorer, round: Round, limit: int) -> DraftTree:
+        """Cut the tree out of a supertree that is as wide as the budget, which holds every node that it could have.
+
+        Its nodes by score, then depth, then place are those of the search, in the order in which it takes them.
+        """
+        plan = Plan(limit, SameWidth(self.budget), self.budget)
+        grown = grow_on_host(draft, scorer, round, plan, None)
+        if grown is None:
+            return DraftTree.root_only(round.root)
+        scores = grown.scores[grown.order]
+        size = self.policy.best_size(scores[scores > -np.inf], round.root_position)
+        return grown.tree(round.root, grown.order[:size], edges=False)
 
 
 class BestFirst:

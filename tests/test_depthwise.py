@@ -25,7 +25,7 @@ from hypothesis import given, settings
 from table_scorers import Case, DeepDoubt, TableHead, TableScorer, cases, cost_model, doubted, fixed_cases
 from torch import Tensor
 
-from specforge import registry
+from specforge import children, registry
 from specforge.errors import ConfigError
 from specforge.interfaces import Candidates, Draft, Round, Verdict
 from specforge.sampling import KeyedUniforms, SamplingParams
@@ -152,6 +152,7 @@ def test_catches_ties_broken_by_later_entries(
     depthwise_topk = depthwise.exact_topk
     build = fixed if check is check_fixed else pruned
     assert caught(check, build, TRIALS) == 0
+    monkeypatch.setattr(children, "exact_topk", later_first)
     monkeypatch.setattr(depthwise, "exact_topk", later_first)
     assert caught(check, build, TRIALS) > 5
 

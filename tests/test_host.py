@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specforge.strategies.host import through_one_copy, to_host
+from specforge.strategies.host import Packed, to_host
 
 TENSORS = [
     torch.arange(3),
@@ -25,7 +25,7 @@ def assert_same(found: list[torch.Tensor]) -> None:
 
 
 def test_bytes_come_back_as_they_were() -> None:
-    assert_same(through_one_copy(TENSORS))
+    assert_same([torch.from_numpy(array) for array in Packed.of(TENSORS).to_host()])
 
 
 def test_host_tensors_are_not_copied() -> None:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from table_scorers import TableHead
 from torch import Tensor
 
-from specforge import registry
+from specforge import interfaces, registry
 from specforge.errors import ConfigError
 from specforge.interfaces import BASE_LOGITS, CORRECTION_HEAD, Candidates, Draft, Round, Scorer
 from specforge.sampling import KeyedUniforms, SamplingParams
@@ -341,9 +341,10 @@ def test_path_independent_rows_are_views(scorer: Scorer) -> None:
 def test_candidates_are_chosen_once_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     original = conditional_module.exact_topk
-    monkeypatch.setattr(
-        conditional_module, "exact_topk", lambda x, *rest, **named: calls.append(x.shape) or original(x, *rest, **named)
-    )
+    for module in (conditional_module, interfaces):
+        monkeypatch.setattr(
+            module, "exact_topk", lambda x, *rest, **named: calls.append(x.shape) or original(x, *rest, **named)
+        )
     problem = Problem(vocab=9)
     draft, scorer = problem.draft(), Conditional(4)
     state = scorer.begin(draft, problem.round())
