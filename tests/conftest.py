@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+if not torch.cuda.is_available():
+    # Triton decides when it is imported, which may be below, whether kernels are interpreted.
+    os.environ["TRITON_INTERPRET"] = "1"
 
 from specforge.target import Target, load_target
 

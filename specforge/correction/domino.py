@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from attrs import field, frozen
@@ -30,6 +30,9 @@ class DominoState:
     recurrent: Tensor
     projected: Tensor
     slices: Slices | None = None
+
+    per_path: ClassVar[tuple[str, ...]] = ("recurrent",)
+    per_depth: ClassVar[tuple[str, ...]] = ("projected",)
 
     def select(self, rows: Tensor) -> DominoState:
         """Return the state of the paths ``rows``."""

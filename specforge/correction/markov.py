@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from attrs import frozen
@@ -37,6 +37,9 @@ class MarkovState:
     recurrent: Tensor | None
     projected: Tensor | None
     slices: Slices | None = None
+
+    per_path: ClassVar[tuple[str, ...]] = ("code", "recurrent")
+    per_depth: ClassVar[tuple[str, ...]] = ("projected",)
 
     def select(self, rows: Tensor) -> MarkovState:
         """Return the state of the paths ``rows``."""
@@ -141,6 +144,10 @@ class RecurrentMarkovCorrection(MarkovCorrection):
         rows = slice(first * rank, last * rank)
         both = torch.cat([recurrent, code], dim=-1)
         return project(both, self.joint.weight[rows, : 2 * rank]) + state.projected[depth, rows]
+
+
+MARKOV_HEADS = (MarkovCorrection, GatedMarkovCorrection, RecurrentMarkovCorrection)
+"""The published variants."""
 
 
 def _hidden(draft: Draft) -> Tensor:

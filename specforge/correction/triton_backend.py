@@ -1,0 +1,42 @@
+"""The ``triton`` backend. Triton itself is imported when a head is made: the core works without it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+
+import torch
+
+from specforge.correction.backends import CorrectionBackend, register_backend
+from specforge.correction.domino import DominoCorrection
+from specforge.correction.markov import MARKOV_HEADS
+from specforge.interfaces import CorrectionHead
+
+
+@register_backend("triton")
+class Triton(CorrectionBackend):
+    """Fused Triton kernels: the recurrent step in one launch, a batch of nodes' candidates in two."""
+
+    rank = 1
+
+    def lacks(self, device: torch.device) -> str | None:
+        """It needs Triton, and a CUDA device unless Triton interprets its kernels."""
+        if find_spec("triton") is None:
+            return "triton is not installed"
+        if device.type != "cuda" and not _interpreted():
+            return "its kernels need a CUDA device, or Triton's interpreter"
+        return None
+
+    def run(self, head: CorrectionHead) -> CorrectionHead | None:
+        """Return the head of the same weights in kernels; only the built-in kinds have one."""
+        heads = import_module("specforge.correction.triton_heads")
+        if type(head) is DominoCorrection:
+            return heads.TritonDomino(head)
+        if type(head) in MARKOV_HEADS:
+            return heads.TritonMarkov(head)
+        return None
+
+
+def _interpreted() -> bool:
+    """Whether kernels run under Triton's interpreter, which they were told when they were defined."""
+    return bool(import_module("specforge.correction.triton_kernels").INTERPRETED)

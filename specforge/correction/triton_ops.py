@@ -1,0 +1,216 @@
+"""What the Triton kernels compute, as functions of tensors. Each is one launch, or two."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from specforge.children import Children
+from specforge.correction import triton_kernels as kernels
+
+NODES = 16
+"""Nodes of a block: the fewest that a product of blocks takes."""
+UNITS = 16
+"""Outputs of a block: few, so that one node's work is spread over the device."""
+COLUMNS = 64
+"""Candidates of a block."""
+BLOCK_BYTES = 256
+"""Bytes of a weight's row that a block reads at a time."""
+COUNTED = 32
+"""Entries that one block of a ranking finds the ranks of."""
+RIVALS = 128
+"""Entries that they are compared with at a time."""
+
+
+def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
+    """Run a kernel on the device of its first argument."""
+    with torch.cuda.device_of(arguments[0]):
+        kernel[grid](*arguments, **constants)
+
+
+def inner(mode: int, parts: list[tuple[Tensor, Tensor]], shift: Tensor) -> Tensor:
+    """Return a nonlinearity of projected states: ``[n, E]`` float32.
+
+    Args:
+        mode: ``SILU``, ``TANH``, or ``GATE``, which multiplies the first part's rows by the sigmoid.
+        parts: one or two pairs of rows ``[n, k]`` and their weight ``[E, k]``; the weights share a row stride.
+        shift: ``[E]`` added to the sum.
+    """
+    (first, first_weight), (second, second_weight) = parts[0], parts[-1]
+    count, width = first.shape[0], first_weight.shape[0]
+    out = torch.empty(count, width, device=first.device)
+    launch(
+        kernels.inner_kernel,
+        (triton.cdiv(count, NODES), triton.cdiv(width, UNITS)),
+        first.contiguous(),
+        first_weight,
+        first.shape[1],
+        second.contiguous(),
+        second_weight,
+        second.shape[1],
+        first_weight.stride(0),
+        shift.contiguous(),
+        out,
+        count,
+        width,
+        MODE=mode,
+        TWO=len(parts) == 2,
+        **_blocks(first_weight),
+    )
+    return out
+
+
+def slice_log_softmax(paths: Tensor, up: Tensor, candidates: Tensor, base: Tensor, temperature: float) -> Tensor:
+    """Return the log-softmax over a slice of ``(base + paths W2^T) / temperature``: ``[n, M]`` float32.
+
+    Args:
+        paths: ``[n, r]`` float32, what the head makes of each path.
+        up: ``W2``, ``[V, r]``.
+        candidates: ``[M]`` int64 rows of ``up``.
+        base: ``[M]`` float32.
+        temperature: above 0.
+    """
+    (count, size), width = paths.shape, candidates.shape[0]
+    blocks = triton.cdiv(width, COLUMNS)
+    out = torch.empty(count, width, device=paths.device)
+    peaks, sums = torch.empty(2, count, blocks, device=paths.device)
+    launch(
+        kernels.slice_kernel,
+        (triton.cdiv(count, NODES), blocks),
+        paths.contiguous(),
+        up.contiguous(),
+        candidates.contiguous(),
+        base.contiguous(),
+        out,
+        peaks,
+        sums,
+        count,
+        width,
+        size,
+        float(temperature),
+        WHOLE=blocks == 1,
+        BLOCK_N=NODES,
+        BLOCK_M=COLUMNS,
+        BLOCK_K=BLOCK_BYTES // paths.element_size(),
+    )
+    if blocks > 1:
+        powers = triton.next_power_of_2(blocks)
+        grid = (count, blocks)
+        launch(kernels.normalize_kernel, grid, out, peaks, sums, width, blocks, BLOCK_M=COLUMNS, BLOCKS=powers)
+    return out
+
+
+def gru(states: Tensor, rows: Tensor, inputs: Tensor, tokens: Tensor | None, weight: Tensor) -> Tensor:
+    """Return a bias-free GRU's states ``[m, G]`` after one step from ``states`` at ``rows``.
+
+    Args:
+        states: ``[n, G]``.
+        rows: ``[m]`` int64.
+        inputs: inputs times their weights, gates in the order reset, update, new: ``[V, 3G]`` of all tokens, or
+            ``[m, 3G]`` of each node's.
+        tokens: ``[m]`` int64, the rows of ``inputs``; ``None`` for one a node, in order.
+        weight: ``[3G, G]``.
+    """
+    count, size = rows.shape[0], states.shape[1]
+    out = states.new_empty(count, size)
+    launch(
+        kernels.gru_kernel,
+        (triton.cdiv(count, NODES), triton.cdiv(size, UNITS)),
+        states.contiguous(),
+        rows.contiguous(),
+        inputs.contiguous(),
+        rows if tokens is None else tokens.contiguous(),
+        weight.contiguous(),
+        out,
+        count,
+        size,
+        BY_TOKEN=tokens is not None,
+        **_blocks(weight),
+    )
+    return out
+
+
+def markov(recurrent: Tensor, code: Tensor, rows: Tensor, joint: Tensor, shift: Tensor) -> Tensor:
+    """Return the recurrent Markov head's memory ``[m, R]`` one step after ``rows`` of its states.
+
+    Args:
+        recurrent: ``[n, R]``.
+        code: ``[n, R]``.
+        rows: ``[m]`` int64.
+        joint: ``[3R, 2R + H]``.
+        shift: ``[3R]`` what the hidden state at this depth and the bias add.
+    """
+    count, size = rows.shape[0], recurrent.shape[1]
+    out = recurrent.new_empty(count, size)
+    launch(
+        kernels.markov_kernel,
+        (triton.cdiv(count, NODES), triton.cdiv(size, UNITS)),
+        recurrent.contiguous(),
+        code.contiguous(),
+        rows.contiguous(),
+        joint,
+        joint.stride(0),
+        shift.contiguous(),
+        out,
+        count,
+        size,
+        **_blocks(joint),
+    )
+    return out
+
+
+def best_of_rows(values: Tensor, keep: int) -> tuple[Tensor, Tensor]:
+    """Return ``exact_topk(values, keep)`` for float32 ``values`` ``[n, M]``.
+
+    The work grows with the square of ``M``: for rows of thousands, not of a vocabulary.
+    """
+    count, width = values.shape
+    keep = min(keep, width)
+    out_values = values.new_empty(count, keep)
+    out_columns = torch.empty(count, keep, dtype=torch.int64, device=values.device)
+    launch(
+        kernels.rank_kernel,
+        (count, triton.cdiv(width, COUNTED)),
+        values.contiguous(),
+        out_values,
+        out_columns,
+        width,
+        keep,
+        BLOCK=COUNTED,
+        OTHERS=RIVALS,
+    )
+    return out_values, out_columns
+
+
+def best_children(scores: Tensor, log_probs: Tensor, tokens: Tensor, keep: int) -> Children:
+    """Return what ``specforge.children.best_children`` does of uncalibrated ``log_probs``; rows may be expanded."""
+    count = log_probs.numel()
+    keep, device = min(keep, count), scores.device
+    out_scores, out_edges = torch.empty(2, keep, device=device)
+    out_rows, out_tokens = torch.empty(2, keep, dtype=torch.int64, device=device)
+    launch(
+        kernels.children_kernel,
+        (triton.cdiv(count, COUNTED),),
+        scores.contiguous(),
+        log_probs,
+        tokens,
+        out_scores,
+        out_rows,
+        out_tokens,
+        out_edges,
+        count,
+        log_probs.shape[1],
+        keep,
+        log_probs.stride(0),
+        tokens.stride(0),
+        BLOCK=COUNTED,
+        OTHERS=RIVALS,
+    )
+    return Children(out_scores, out_rows, out_tokens, out_edges)
+
+
+def _blocks(weight: Tensor) -> dict[str, int]:
+    return {"BLOCK_N": NODES, "BLOCK_U": UNITS, "BLOCK_K": BLOCK_BYTES // weight.element_size()}
