@@ -75,6 +75,11 @@ def backend_names() -> list[str]:
     return sorted(_backends)
 
 
+def runnable(device: torch.device) -> list[str]:
+    """Return the names of the backends that can run on ``device``."""
+    return [name for name in backend_names() if _backends[name]().lacks(device) is None]
+
+
 def check_backend_name(name: str) -> None:
     """Check that ``name`` is ``auto`` or registered.
 
@@ -88,14 +93,14 @@ def check_backend_name(name: str) -> None:
 def run_on(name: str, head: CorrectionHead, device: torch.device) -> CorrectionHead:
     """Return the head that the backend ``name`` makes of the eager ``head``, whose weights are on ``device``.
 
-    ``auto`` is the fastest backend that can run this head there.
+    ``auto`` is ``eager`` on a CPU, and elsewhere the fastest backend that can run this head.
 
     Raises:
         UnknownNameError: for an unregistered name.
         IncompatiblePartsError: when the backend cannot run on the device, or not this kind of head.
     """
     check_backend_name(name)
-    if name == AUTO:
+    if name == AUTO and device.type != "cpu":
         usable = (backend for cls in _backends.values() if (backend := cls()).lacks(device) is None)
         for backend in sorted(usable, key=lambda backend: -backend.rank):
             made = backend.run(head)
@@ -104,9 +109,9 @@ def run_on(name: str, head: CorrectionHead, device: torch.device) -> CorrectionH
     backend = _backends[EAGER if name == AUTO else name]()
     reason = backend.lacks(device)
     if reason is not None:
-        others = [other for other, cls in sorted(_backends.items()) if cls().lacks(device) is None]
+        others = ", ".join(runnable(device))
         raise IncompatiblePartsError(
-            f"correction {name!r} cannot run on {device}: {reason}; backends that can: {', '.join(others)}"
+            f"correction {name!r} cannot run on {device}: {reason}; backends that can: {others}"
         )
     made = backend.run(head)
     if made is None:
