@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ElementTree
+from collections import defaultdict
+from contextlib import redirect_stdout
 from html.parser import HTMLParser
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from attrs import evolve
+from rich.console import Console
 from run_factory import METHODS, Method, make_run, tree, write_run
 
 from specforge import ConfigError
@@ -19,20 +23,24 @@ from specforge.report.budget_charts import budget_charts
 from specforge.report.budgets import budget_points, cost_models, predicted_speed
 from specforge.report.chart import Chart, LeftOut, View
 from specforge.report.charts import charts
+from specforge.report.datatable import to_rich
 from specforge.report.depths import depth_curves
 from specforge.report.measures import add_up
 from specforge.report.names import family_names, short_names
 from specforge.report.outputs import outputs
 from specforge.report.reliability import reliabilities
+from specforge.report.report_page import report_page
 from specforge.report.runfolder import RunData
 from specforge.report.stages import stage_bars
 from specforge.report.style import VARIABLES, styles
-from specforge.report.summary import sample
+from specforge.report.summary import sample, summarise
+from specforge.report.summary_tables import terminal_tables
 from specforge.report.svg import inline
 from specforge.report.write import find
 
 pytest.importorskip("matplotlib")
 
+EVIL = '<script>alert("x")</script>$_{x}$'
 COST = {"draft_seconds": 0.01, "context_lengths": [64], "nodes": [0, 32], "seconds": {"64": [0.1, 0.132]}}
 
 
@@ -242,18 +250,23 @@ class Elements(HTMLParser):
 @pytest.fixture(scope="module")
 def hostile() -> RunData:
     """A run whose names try to be markup."""
-    evil = '<script>alert("x")</script>$_{x}$'
-    methods = {"ar": METHODS["ar"], evil: METHODS["ngram"], "dominotree": evolve(METHODS["dominotree"], ties=0.5)}
+    methods = {"ar": METHODS["ar"], EVIL: METHODS["ngram"], "dominotree": evolve(METHODS["dominotree"], ties=0.5)}
     return make_run(methods, {"<img src=x onerror=alert(1)>": 3, "mt-bench": 2})
 
 
 @pytest.fixture(scope="module")
-def written(hostile: RunData, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def printed(hostile: RunData, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What ``specforge report --json`` prints; drawing takes seconds, so it is called once."""
     folder = write_run(tmp_path_factory.mktemp("runs") / "hostile", hostile)
-    with pytest.raises(SystemExit) as exit_:
-        main(["report", str(folder)])
+    with redirect_stdout(StringIO()) as out, pytest.raises(SystemExit) as exit_:
+        main(["report", str(folder), "--json"])
     assert not exit_.value.code
-    return folder
+    return out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def written(printed: str) -> Path:
+    return Path(json.loads(printed)["report"]).parent
 
 
 def test_the_page_stands_alone(written: Path) -> None:
@@ -326,17 +339,29 @@ def run_cli(capsys: pytest.CaptureFixture[str]):
     return call
 
 
-def test_the_command_prints_one_json_object(run_cli, tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run", make_run(prompt_sets={"gsm8k": 2}))
-    code, out, err = run_cli("report", folder, "--json")
-    assert (code, err) == (0, "")
-    found = json.loads(out)
-    assert [row["pipeline"] for row in found["summary"]] == ["ar", "ngram", "dominotree"]
+def test_the_command_prints_one_json_object(printed: str) -> None:
+    assert printed.count("\n") == 1
+    found = json.loads(printed)
+    assert [row["pipeline"] for row in found["summary"][:3]] == ["ar", EVIL, "dominotree"]
     assert {"estimate", "low", "high"} == set(found["summary"][1]["speedup"])
     assert {figure["kind"] for figure in found["figures"]} >= {"stages", "reliability"}
     assert Path(found["report"]).is_file()
     assert all(Path(plot).is_file() for plot in found["plots"])
     assert found["settings"]["max_new_tokens"] == 48
+
+
+def test_the_terminal_shows_a_table_a_prompt_set_with_the_best_in_bold() -> None:
+    run = make_run({**METHODS, "wrong": Method(0.3, 2, config=tree(8, n=1), errors=1.0)})
+    tables = terminal_tables(summarise(run), outputs(run), short_names(list(run.pipelines)))
+    assert len(tables) == 3
+    console = Console(width=100, file=StringIO())
+    for table in tables:
+        console.print(to_rich(table))
+    text = console.file.getvalue()
+    assert "gsm8k, temperature 0" in text
+    assert "average over the prompt sets" in text
+    assert "5 DIFFER" in text
+    assert [row[0].text for row in tables[0].rows if row[1].strong] == ["dominotree"]
 
 
 def test_what_cannot_be_reported_is_one_line(run_cli, tmp_path: Path) -> None:
@@ -361,9 +386,18 @@ def test_nothing_finished_is_refused() -> None:
         find(run)
 
 
-def test_an_unfinished_run_is_reported_as_such(run_cli, tmp_path: Path) -> None:
+def test_an_unfinished_run_is_reported_as_such() -> None:
     run = make_run(prompt_sets={"gsm8k": 2})
     run.settings["prompt_sets"]["gsm8k"]["count"] = 80
-    folder = write_run(tmp_path / "run", run)
-    assert run_cli("report", folder)[0] == 0
-    assert "Unfinished: 2 of 80 prompts of gsm8k" in (folder / "report.html").read_text(encoding="utf-8")
+    page = report_page(find(run), defaultdict(str))
+    assert page.sections[0].findings[0] == "Unfinished: 2 of 80 prompts of gsm8k at temperature 0."
+
+
+def test_the_page_says_what_the_run_comes_to() -> None:
+    methods = {**METHODS, "wrong": Method(0.3, 2, config=tree(8, n=1), errors=1.0)}
+    fastest, outputs_line = report_page(find(make_run(methods)), defaultdict(str)).sections[0].findings
+    assert fastest.startswith("At temperature 0, dominotree is ")
+    assert "times as fast as ar" in fastest
+    assert outputs_line == (
+        "Of 27 outputs that were compared, 18 equal ar’s token by token, 0 part from it at a tie and 9 otherwise."
+    )

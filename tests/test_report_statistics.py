@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import numpy as np
 import pytest
 import scipy.stats
 from attrs import evolve
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from run_factory import METHODS, make_run
 
@@ -70,6 +71,7 @@ def test_percentiles_are_those_of_scipy_before_they_are_moved_out() -> None:
     assert mine.high == pytest.approx(theirs.high, rel=2e-3)
 
 
+@settings(max_examples=25)
 @given(st.integers(2, 300))
 def test_the_interval_of_a_mean_is_that_of_a_t_test(prompts: int) -> None:
     """With resampled means normal, as they nearly are, percentiles moved out are Student's interval."""
@@ -78,7 +80,8 @@ def test_the_interval_of_a_mean_is_that_of_a_t_test(prompts: int) -> None:
     assert reach == pytest.approx(scipy.stats.t.ppf(0.975, prompts - 1), rel=1e-6)
 
 
-def coverage(count: int, pairing: bool = True, expanded: bool = True, trials: int = 400) -> tuple[float, float]:
+@cache
+def coverage(count: int, pairing: bool = True, expanded: bool = True, trials: int = 300) -> tuple[float, float]:
     """Return how often an interval of a speed-up holds the truth, and its mean width."""
     generator = np.random.default_rng(11)
     _, slow, fast = prompts_of(generator, 1_000_000)
@@ -86,8 +89,8 @@ def coverage(count: int, pairing: bool = True, expanded: bool = True, trials: in
     held, width = 0, 0.0
     for trial in range(trials):
         _, slow, fast = prompts_of(generator, count)
-        drawn = Resampling.of(count, resamples=800, seed=trial)
-        other = drawn if pairing else Resampling.of(count, "unpaired", resamples=800, seed=trial)
+        drawn = Resampling.of(count, resamples=500, seed=trial)
+        other = drawn if pairing else Resampling.of(count, "unpaired", resamples=500, seed=trial)
         found = interval(ratio(drawn.sums(slow), other.sums(fast)), count if expanded else 10**9)
         held += found.low <= truth <= found.high
         width += found.high - found.low
@@ -97,13 +100,13 @@ def coverage(count: int, pairing: bool = True, expanded: bool = True, trials: in
 @pytest.mark.parametrize("count", [6, 30])
 def test_intervals_hold_the_truth_as_often_as_they_say(count: int) -> None:
     share, _ = coverage(count)
-    assert 0.92 <= share <= 0.98
+    assert 0.91 <= share <= 0.985
 
 
 def test_unpaired_resampling_is_caught() -> None:
     """The mutant: resampling each pipeline's prompts by itself takes what prompts share for noise."""
     (share, width), (loose, wide) = coverage(30), coverage(30, pairing=False)
-    assert loose > 0.98 > share
+    assert loose > 0.985 > share
     assert wide > 3 * width
 
 

@@ -74,11 +74,11 @@ def test_only_prompts_of_both_runs_are_paired() -> None:
 
 
 def test_many_comparisons_raise_no_false_alarm() -> None:
-    """Twenty pipelines that differ by luck only: unadjusted, several pass; adjusted, none."""
-    methods = {"ar": METHODS["ar"], **{f"p{i}": Method(0.7, 5, config=tree(10, n=i)) for i in range(20)}}
+    """Forty pipelines that differ by luck only: unadjusted, several pass; adjusted, none."""
+    methods = {"ar": METHODS["ar"], **{f"p{i}": Method(0.7, 5, config=tree(10, n=i)) for i in range(40)}}
     luck = {"ar": METHODS["ar"], **dict(reversed(list(methods.items())[1:]))}
     found = versus(make_run(methods, {"a": 10}), make_run(luck, {"a": 10}))
-    assert len(found.differences) == 61
+    assert len(found.differences) == 121
     assert not beyond(found)
     assert sum(d.change.low > 0 or d.change.high < 0 for d in found.differences) >= 1
 
