@@ -2,10 +2,11 @@
 (() => {
   const SHADES = 8;
   const FEW = 40; // nodes up to which a tree is shown whole
-  const STEP = { x: 118, y: 30 };
-  const BOX = { width: 100, height: 23 };
+  const narrow = matchMedia("(max-width: 40rem)").matches;
+  const STEP = { x: narrow ? 90 : 118, y: 30 };
+  const BOX = { width: narrow ? 78 : 100, height: 23 };
   const MARGIN = 10;
-  const LETTERS = 8;
+  const LETTERS = narrow ? 5 : 8;
   const trace = JSON.parse(document.getElementById("trace").textContent);
   const rounds = trace.rounds;
   const byId = (id) => document.getElementById(id);
@@ -25,7 +26,10 @@
   };
   const plural = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
   const shade = (count) => `piece n${Math.min(Math.max(count, 1), SHADES)}`;
-  const share = (probability) => (probability >= 0.995 ? "1.0" : probability.toFixed(2).replace(/^0/, ""));
+  const share = (probability) => {
+    if (probability < 0.005) return "<.01";
+    return probability >= 0.995 ? "1.0" : probability.toFixed(2).replace(/^0/, "");
+  };
   const shortened = (text, most) => {
     const letters = Array.from(text);
     return letters.length <= most ? text : letters.slice(0, most - 1).join("") + "…";
