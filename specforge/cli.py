@@ -49,6 +49,7 @@ from specforge.presets import PRESETS
 from specforge.profiling import DEFAULT_CONTEXTS, DEFAULT_NODES, Plan, profile_to_file
 from specforge.result import GenerationResult
 from specforge.selection import one_config
+from specforge.trace.terminal import stretch
 
 
 def _numbers(values: Sequence[int]) -> str:
@@ -115,6 +116,7 @@ def generate(
     stop: Annotated[list[str] | None, typer.Option("--stop", help="Stop after this text; may be repeated.")] = None,
     raw: Raw = False,
     template_arg: TemplateArg = None,
+    rounds: Annotated[bool, typer.Option("--rounds", help="Mark the tokens that came together in a round.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Stream the text of one pipeline, then a line of figures."""
@@ -127,15 +129,29 @@ def generate(
     }
     pipeline = Pipeline.from_config(one_config(preset, config, target, checkpoint, device, dtype))
     stream = pipeline.stream(standard_input() if prompt == "-" else prompt, **options)
+    console = Console(highlight=False, emoji=False, markup=False)
     for piece in stream:
         if not as_json:
             text = piece if pipeline.target.tokenizer else "".join(f"{token} " for token in piece.token_ids)
-            sys.stdout.write(text)
+            if rounds:
+                console.print(stretch(text, len(piece.token_ids)), end="", soft_wrap=True)
+            else:
+                sys.stdout.write(text)
             sys.stdout.flush()
     if as_json:
         print_json(_result_json(stream.result))
-    else:
-        print("\n\n" + figures(stream.result))
+        return
+    print("\n\n" + figures(stream.result))
+    if rounds:
+        print(_free_tokens(stream.result))
+
+
+def _free_tokens(result: GenerationResult) -> str:
+    free = sum(length - 1 for length in result.acceptance_lengths)
+    return (
+        f"{free} of {len(result.token_ids)} tokens came free, without a forward pass of the target's own: "
+        "a raised number says how many came in the round that follows it"
+    )
 
 
 def figures(result: GenerationResult) -> str:

@@ -115,10 +115,13 @@ def coloured_text(trace: Trace) -> Text:
     """Return the text in stretches, a raised number of tokens before each."""
     text = Text()
     for emission in trace.emissions:
-        count = len(emission.token_ids)
-        text.append(str(count).translate(_SUPERSCRIPTS), style=_DIM)
-        text.append(_safe(emission.text), style=_shade(count))
+        text.append_text(stretch(emission.text, len(emission.token_ids)))
     return text
+
+
+def stretch(text: str, count: int) -> Text:
+    """Return the text of one round, ``count`` tokens: the raised number, then the text on the number's shade."""
+    return Text(str(count).translate(_SUPERSCRIPTS), style=_DIM).append(_safe(text), style=_shade(count))
 
 
 def legend(trace: Trace) -> Text:
