@@ -105,14 +105,15 @@ def _paths(checkpoint: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 def _prompt_sets(prompts: Prompts, limit: int | None, paper: bool) -> list[PromptSet]:
-    if isinstance(prompts, Mapping):
-        return [PromptSet(name, "Python", tuple(texts(given, limit))) for name, given in prompts.items()]
     single = isinstance(prompts, str | os.PathLike | PromptSet) or not isinstance(prompts, Iterable)
     sources: list[Any] = [prompts] if single else list(prompts)
+    named = not isinstance(prompts, Mapping)
+    if paper and not (named and any(isinstance(source, str) and source in HUB_SETS for source in sources)):
+        raise ConfigError(f"the papers' samples are of data sets; give one of {', '.join(HUB_SETS)} as prompts")
+    if isinstance(prompts, Mapping):
+        return [PromptSet(name, "Python", tuple(texts(given, limit))) for name, given in prompts.items()]
     if sources and all(isinstance(source, PromptItem) for source in sources):
         return [PromptSet("prompts", "Python", tuple(texts(sources, limit)))]
-    if paper and not any(source in HUB_SETS for source in sources if isinstance(source, str)):
-        raise ConfigError(f"the papers' samples are of data sets; give one of {', '.join(HUB_SETS)} as prompts")
     return [_prompt_set(source, limit, paper) for source in sources]
 
 
