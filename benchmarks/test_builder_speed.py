@@ -1,6 +1,7 @@
 """What building a tree costs, with random weights of the published shapes: V = 151,936, D = 15, Domino head H = 2560.
 
-Time bounds are medians of interleaved runs in one process. The groups for `pytest-benchmark` follow the same set-up.
+Time bounds are medians of interleaved runs in one process. The groups for `pytest-benchmark` are in
+`test_correction_speed.py`.
 """
 
 from __future__ import annotations
@@ -15,9 +16,8 @@ import torch
 from torch.nn import functional as F
 
 from specforge.correction.domino import DominoCorrection, input_table
-from specforge.interfaces import Draft, Round, Scorer, TreeBuilder
+from specforge.interfaces import Draft, Round
 from specforge.sampling import KeyedUniforms, SamplingParams
-from specforge.strategies.chain_conditional import ChainConditional
 from specforge.strategies.conditional import Conditional
 from specforge.strategies.depthwise import DepthWise
 from specforge.strategies.heap import Heap
@@ -131,34 +131,3 @@ def test_building_is_a_small_share_of_a_round(dtype: torch.dtype) -> None:
         print(f"{dtype} {name}: {1e3 * seconds:.1f} ms of {1e3 * verifying:.1f} ms, {seconds / verifying:.1%}")
     for (name, (bound, _)), seconds in zip(runs.items(), building, strict=True):
         assert seconds < bound * verifying, name
-
-
-SCORERS = {
-    "marginal": Marginal(),
-    "chain-conditional": ChainConditional(),
-    "conditional": Conditional(CANDIDATES),
-}
-BUILDERS = {
-    "heap, node by node": lambda budget: Heap(budget, lookahead=1),
-    "heap": Heap,
-    "depthwise pruned": lambda budget: DepthWise(budget, width=12),
-    "depthwise fixed": lambda budget: DepthWise(budget, "fixed"),
-}
-
-
-# Where paths do not matter there is nothing to look ahead for.
-PAIRS = [
-    (scorer, builder)
-    for scorer, part in SCORERS.items()
-    for builder in BUILDERS
-    if not (part.path_independent and builder == "heap, node by node")
-]
-
-
-@pytest.mark.parametrize("budget", [32, 64])
-@pytest.mark.parametrize(("scorer", "builder"), PAIRS)
-def test_build(benchmark: Any, domino_draft: Draft, scorer: str, builder: str, budget: int) -> None:
-    parts: tuple[TreeBuilder, Scorer] = (BUILDERS[builder](budget), SCORERS[scorer])
-    benchmark.group = f"{scorer}, B={budget}, {domino_draft.base_logits.dtype}"
-    tree = benchmark.pedantic(parts[0].build, (domino_draft, parts[1], ROUND), rounds=5, warmup_rounds=1)
-    assert tree.budget == budget
