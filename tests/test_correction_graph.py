@@ -15,6 +15,7 @@ import hypothesis.strategies as st
 import pytest
 import torch
 from attrs import evolve
+from conftest import TINY
 from correction_problems import DEVICE, KINDS, Problem, assert_identical, deciding_gap, round_of
 from hypothesis import given, settings
 from recorders import TapeRecorder, Unrecorded
@@ -22,6 +23,7 @@ from table_scorers import TableHead
 from torch import Tensor
 
 from specforge import Pipeline, PipelineConfig, ordering
+from specforge.cli import main
 from specforge.correction import graph_head
 from specforge.correction.backends import backend_names, run_on
 from specforge.correction.graph_head import GraphHead, padded
@@ -101,7 +103,7 @@ def test_other_scorers_are_replayed_too(scorer: Conditional) -> None:
             assert_identical(one, other)
 
 
-@settings(max_examples=25)
+@settings(max_examples=8)
 @given(
     kind=st.sampled_from(KINDS),
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
@@ -133,13 +135,18 @@ def test_recorded_again_only_when_shapes_or_plans_change() -> None:
 
 
 def test_fixed_shares_that_a_depth_cannot_fill_are_recorded_anew() -> None:
-    scarce = evolve(SMALL, vocab=3, candidates=2, depth=4)
-    recorder, builder, scorer = TapeRecorder(), DepthWise(14, "fixed"), Conditional(2)
-    head = scarce.head()
-    plain = rounds(scarce, GraphHead(head, Unrecorded()), builder, scorer)
-    for one, other in zip(plain, rounds(scarce, GraphHead(head, recorder), builder, scorer), strict=True):
+    """Only two tokens can be drafted, which a device learns when it has built a tree with too few nodes."""
+    recorder, builder = TapeRecorder(), DepthWise(14, "fixed")
+    head, trees = SMALL.head(), []
+    for correction in (GraphHead(head, Unrecorded()), GraphHead(head, recorder)):
+        draft = SMALL.draft(correction)
+        draft.base_logits[:, 2:] = -torch.inf
+        trees.append([builder.build(draft, SCORER, round_of(root)) for root in (3, 4)])
+    for one, other in zip(*trees, strict=True):
         assert_identical(one, other)
-    assert plain[0].budget == 14
+        assert one.depths.tolist().count(1) == 2
+        assert one.budget == 14
+    assert recorder.recorded == 2
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -153,7 +160,7 @@ def test_the_heap_at_once_is_the_heap(kind: str) -> None:
             assert deciding_gap(one, other) < 1e-4
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 999),
     budget=st.integers(1, 30),
@@ -191,7 +198,7 @@ def padded_rows(tensor: Tensor) -> Tensor:
     return torch.cat([tensor, tensor.new_zeros(padded(len(tensor)) - len(tensor), *tensor.shape[1:])])
 
 
-@settings(max_examples=25)
+@settings(max_examples=8)
 @given(
     kind=st.sampled_from(KINDS),
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
@@ -263,18 +270,21 @@ def test_pipelines_do_not_share_buffers() -> None:
 
 
 def test_nothing_is_recorded_within_a_recording() -> None:
+    """A build that is itself being recorded runs with the plain head, and no recording begins."""
     recorder = TapeRecorder()
     head = GraphHead(SMALL.head(), recorder)
-    check(SMALL, BUILDERS["pruned"], recorder)
-    outer = TapeRecorder()
-    recorder.busy = outer.busy  # type: ignore[method-assign]
-    tree = outer.record(
-        lambda: (
-            BUILDERS["pruned"]._build_pruned and head.replay("k", lambda d, r: d, SMALL.draft(head), torch.tensor([4]))
-        )
-    )()
-    assert tree.correction is head.inner
+    plain = rounds(SMALL, GraphHead(head.inner, Unrecorded()), BUILDERS["pruned"])
+    draft, root = SMALL.draft(head), torch.tensor([4])
+    state = head.begin(draft, root)
+
+    def outer() -> tuple[Draft, Any]:
+        return head.replay("k", lambda given, root: given, draft, root), head.advance(draft, 0, state, root * 0, root)
+
+    given, _ = recorder.record(outer)()
+    assert given.correction is head.inner
+    assert given.hidden is draft.hidden
     assert recorder.recorded == 1
+    assert_identical(rounds(SMALL, head, BUILDERS["pruned"])[0], plain[0])
 
 
 # --- what these comparisons catch
@@ -346,13 +356,27 @@ def test_the_comparison_of_steps_catches(
 # --- as a backend
 
 
-def test_refused_without_a_cuda_device(tmp_path: Path) -> None:
+def test_refused_without_a_cuda_device() -> None:
     head = SMALL.head()
     assert {"cuda_graph", "cuda_graph+eager"} <= set(backend_names())
     for name in ("cuda_graph", "cuda_graph+eager"):
         with pytest.raises(IncompatiblePartsError, match=r"cannot run on cpu: CUDA graphs need a CUDA device; .*eager"):
             run_on(name, head, torch.device("cpu"))
     assert run_on("auto", head, torch.device("cpu")) is head
+
+
+def test_the_command_line_refuses_it_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "graphs.py"
+    target, checkpoint = TINY / "target", TINY / "domino"
+    drafter = {"name": "domino", "checkpoint": str(checkpoint), "correction": "cuda_graph"}
+    options = f"target={str(target)!r}, drafter={drafter!r}, builder={{'name': 'heap', 'budget': 4}}, device='cpu'"
+    config.write_text(f"from specforge import PipelineConfig\nconfig = PipelineConfig({options})\n")
+    with pytest.raises(SystemExit) as exit_:
+        main(["generate", "--config", str(config), "81 102 42"])
+    error = capsys.readouterr().err
+    assert exit_.value.code == 2
+    assert len(error.strip().splitlines()) == 1
+    assert "correction 'cuda_graph' cannot run on cpu: CUDA graphs need a CUDA device" in error
 
 
 def test_auto_takes_graphs_of_kernels_on_a_cuda_device(monkeypatch: pytest.MonkeyPatch) -> None:

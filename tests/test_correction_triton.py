@@ -28,7 +28,7 @@ from specforge.correction import triton_backend
 from specforge.correction.backends import run_on
 from specforge.correction.markov import MarkovCorrection
 from specforge.errors import IncompatiblePartsError
-from specforge.interfaces import CorrectionHead
+from specforge.interfaces import CorrectionHead, TreeBuilder
 from specforge.ordering import exact_topk
 from specforge.strategies.conditional import Conditional
 from specforge.strategies.depthwise import DepthWise
@@ -88,7 +88,7 @@ SHAPES = st.builds(
 LEVELS = st.lists(st.sampled_from([1, 2, 3, 17]), max_size=2)
 
 
-@settings(max_examples=10)
+@settings(max_examples=8)
 @example(Problem(), [64])
 @example(Problem("domino with a table", state=70, candidates=70), [2])
 @example(Problem("rnn", torch.bfloat16, candidates=1), [1, 1])
@@ -97,7 +97,7 @@ def test_kernels_compute_what_the_eager_heads_do(problem: Problem, levels: list[
     check(problem, levels)
 
 
-@settings(max_examples=10)
+@settings(max_examples=8)
 @given(
     shape=st.tuples(st.integers(1, 5), st.integers(1, 150)),
     keep=st.sampled_from([1, 2, 7, 40, 1000]),
@@ -219,36 +219,45 @@ def test_a_gap_is_told() -> None:
     assert deciding_gap(trees[0], trees[2]) == 0.5
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_the_same_trees_from_random_heads(kind: str, dtype: torch.dtype, capsys: pytest.CaptureFixture[str]) -> None:
-    same, builds = 0, [Heap(6), DepthWise(6, width=3)]
-    for seed in range(2):
+def same_trees(kind: str, dtype: torch.dtype, builder: TreeBuilder, rounds: int) -> list[float]:
+    """Return the deciding gaps of some rounds between eager and Triton."""
+    gaps = []
+    for seed in range(rounds):
         problem = Problem(kind, dtype, state=18, seed=seed)
         eager = problem.head()
-        other = run_on("triton", eager, DEVICE)
-        for builder in builds:
-            trees = [builder.build(problem.draft(head), Conditional(9), round_of()) for head in (eager, other)]
-            gap = deciding_gap(*trees)
-            assert dtype != torch.float32 or gap < 1e-4
-            same += gap == 0.0
+        heads = (eager, run_on("triton", eager, DEVICE))
+        gaps.append(deciding_gap(*(builder.build(problem.draft(head), Conditional(9), round_of()) for head in heads)))
+    return gaps
+
+
+@pytest.mark.parametrize(
+    ("kind", "builder"),
+    [("domino", Heap(6)), *((kind, DepthWise(6, width=3)) for kind in KINDS)],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_the_same_trees_from_random_heads(kind: str, builder: TreeBuilder) -> None:
+    assert max(same_trees(kind, torch.float32, builder, 2)) < 1e-4
+
+
+def test_most_trees_are_the_same_in_bfloat16(capsys: pytest.CaptureFixture[str]) -> None:
+    gaps = [gap for kind in ("domino", "rnn") for gap in same_trees(kind, torch.bfloat16, DepthWise(6, width=3), 3)]
     with capsys.disabled():
-        print(f"\n{kind}, {dtype}: the same tree in {same} of {2 * len(builds)} rounds", end=" ")
-    assert same >= (4 if dtype == torch.float32 else 1)
+        print(f"\nbfloat16: the same tree in {gaps.count(0.0)} of {len(gaps)} rounds")
+    assert gaps.count(0.0) >= 3
 
 
-@pytest.mark.parametrize("builder", [{"name": "heap", "budget": 12}, {"name": "depthwise", "budget": 12, "width": 4}])
+@pytest.mark.parametrize("builder", [{"name": "heap", "budget": 6}, {"name": "depthwise", "budget": 6, "width": 3}])
 def test_the_same_trees_on_the_golden_checkpoint(builder: dict, tiny_target: Target, golden: dict) -> None:
     target = tiny_target if DEVICE.type == "cpu" else load_target(str(TINY / "target"), "float32", str(DEVICE))
     runs = []
     for backend in ("eager", "triton"):
         drafter = {"name": "domino", "checkpoint": str(TINY / "domino"), "correction": backend, "block_size": 4}
-        scorer = {"name": "conditional", "candidates": 8}
+        scorer = {"name": "conditional", "candidates": 5}
         pipeline = Pipeline.from_config(PipelineConfig(drafter=drafter, scorer=scorer, builder=builder), target=target)
-        runs.append(pipeline.generate(golden["prompts"][0], max_new_tokens=12, stop_token_ids=[], trace=True))
+        runs.append(pipeline.generate(golden["prompts"][0], max_new_tokens=9, stop_token_ids=[], trace=True))
     eager, other = runs
     assert other.token_ids == eager.token_ids
-    assert len(eager.rounds) >= 3
+    assert len(eager.rounds) >= 2
     for one, two in zip(eager.rounds, other.rounds, strict=False):
         gap = deciding_gap(one.tree, two.tree)
         assert gap < 1e-4

@@ -28,7 +28,8 @@ RIVALS = 128
 def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
     """Run a kernel on the device of its first argument."""
     with torch.cuda.device_of(arguments[0]):
-        kernel[grid](*arguments, **constants)
+        # Triton is about to change its default and warns of it.
+        kernel[grid](*arguments, **constants, enable_fp_fusion=True)
 
 
 def inner(mode: int, parts: list[tuple[Tensor, Tensor]], shift: Tensor) -> Tensor:
