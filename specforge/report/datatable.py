@@ -82,6 +82,11 @@ def interval_text(found: Interval, digits: int = 2) -> str:
     return f"{found.low:,.{digits}f}{between}{found.high:,.{digits}f}"
 
 
+def counted(number: int, word: str) -> str:
+    """Return ``1 prompt``, ``2 prompts``."""
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
 def to_rich(table: DataTable) -> Table:
     """Return ``table`` for the terminal, details beside the numbers."""
     shown = Table(box=SIMPLE_HEAD, padding=(0, 1), show_edge=False, caption=table.caption, caption_justify="left")

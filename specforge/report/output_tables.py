@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 
 from specforge.report.datatable import Cell, DataTable, number_cell, text_cell
@@ -67,4 +68,5 @@ def _token(token: int | None) -> Cell:
 
 
 def _scientific(value: float) -> Cell:
-    return Cell(f"{value:.2e}" if math.isfinite(value) else "∞", value)
+    # A page's script sorts by what it can read as a number.
+    return Cell(f"{value:.2e}", value) if math.isfinite(value) else Cell("∞", sys.float_info.max)

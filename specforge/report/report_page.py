@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from specforge.report import budget_charts, depth_charts, reliability_chart, stage_chart
 from specforge.report.chart import Chart, LeftOut
-from specforge.report.datatable import DataTable, interval_text, text_cell
+from specforge.report.datatable import DataTable, counted, interval_text, text_cell
 from specforge.report.facts import command_line, facts_table, flat, hardware_words, plain
 from specforge.report.html import Page, PageFigure, Section
 from specforge.report.measures import Place, temperatures
@@ -92,7 +92,7 @@ def report_page(findings: Findings, pictures: Mapping[str, str]) -> Page:
 def _facts(findings: Findings) -> tuple[tuple[str, str], ...]:
     run, settings = findings.run, findings.run.settings
     device = ", ".join(plain(settings[key]) for key in ("dtype", "device") if key in settings)
-    threads = f", {settings['threads']} threads" if settings.get("threads") else ""
+    threads = f", {counted(settings['threads'], 'thread')}" if settings.get("threads") else ""
     sets = ", ".join(f"{name} ({entry.get('count')})" for name, entry in settings.get("prompt_sets", {}).items())
     return (
         ("hardware", hardware_words(run.hardware)),

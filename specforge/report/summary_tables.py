@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from specforge.report.datatable import Cell, DataTable, interval_cell, number_cell, text_cell
+from specforge.report.datatable import Cell, DataTable, counted, interval_cell, number_cell, text_cell
 from specforge.report.outputs import Outputs
 from specforge.report.records import BASELINE
 from specforge.report.summary import AVERAGE, SummaryRow
@@ -81,7 +81,8 @@ def _terminal_table(
         for row in rows
     )
     where = "average over the prompt sets" if rows[0].prompt_set is None else rows[0].prompt_set
-    caption = f"{where}, temperature {rows[0].temperature:g}, {rows[0].prompts} prompts; 95% intervals, best in bold"
+    prompts = counted(rows[0].prompts, "prompt")
+    caption = f"{where}, temperature {rows[0].temperature:g}, {prompts}; 95% intervals, best in bold"
     return DataTable(caption, ("pipeline", "τ", "speed-up", "tokens/s", "outputs as ar’s"), lines)
 
 
@@ -92,8 +93,7 @@ def _figures(row: SummaryRow) -> list[Cell]:
 def _set_name(name: str | None, by_place: Mapping[tuple[str, str | None], SummaryRow]) -> str:
     if name is None:
         return AVERAGE
-    prompts = by_place[BASELINE, name].prompts
-    return f"{name} ({prompts} {'prompt' if prompts == 1 else 'prompts'})"
+    return f"{name} ({counted(by_place[BASELINE, name].prompts, 'prompt')})"
 
 
 def _outputs_word(found: Outputs | None) -> str:
