@@ -54,7 +54,8 @@ def test_every_pipeline_runs_every_case_before_the_next_repeat(pipelines, sets) 
     assert len(cases) == len(set(cases)) == 5 * 2 * 2, "five turns, two temperatures, two repeats; none comes back"
     assert Counter(line.case for line in lines) == dict.fromkeys(cases, 2)
     assert [case.repeat for case in cases] == [0] * 10 + [1] * 10
-    assert {(case.prompt_set, case.temperature) for case in cases[:5]} > {("chats", 0.9)}, "sets are mixed"
+    places = [place for place, _ in groupby((case.prompt_set, case.temperature) for case in cases[:10])]
+    assert len(places) > len(set(places)) == 4, "sets and temperatures are mixed"
 
 
 def check_order(pipelines, sets) -> None:
@@ -233,7 +234,7 @@ def test_what_cannot_be_run_is_refused_before_anything_runs(pipelines, sets, tmp
     ):
         with pytest.raises(ConfigError, match=message):
             compare(*arguments, **options, out=tmp_path / "run", progress=boom)
-    assert not (tmp_path / "run" / GENERATIONS_FILE).exists()
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_chat_that_outgrows_the_context_ends_there(pipelines, tiny_target: Target, caplog) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import io
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -193,20 +195,20 @@ def test_bad_options_are_one_line_and_exit_code_2(run, arguments: list[str], mes
     assert err.count("\n") == 1
 
 
-def test_the_live_table_is_drawn_between_prompts_only(compared: Comparison) -> None:
-    import io
-    import threading
-
+def live_output(run, updates: int, **options: bool) -> str:
     console = Console(file=io.StringIO(), force_terminal=True, width=100)
-    before = threading.active_count()
-    with LiveTable(console) as live:
-        live.update(compared.data, 40)
-        live.update(compared.data, 40)
-        assert threading.active_count() == before, "no thread draws while something is timed"
-    shown = console.file.getvalue()
+    threads = threading.active_count()
+    with LiveTable(console, **options) as live:
+        for _ in range(updates):
+            live.update(run, 40)
+            assert threading.active_count() == threads, "no thread draws while something is timed"
+    return console.file.getvalue()
+
+
+def test_the_live_table_is_drawn_between_prompts_only(compared: Comparison) -> None:
+    shown = live_output(compared.data, updates=1)
     assert "32/40" in shown
-    assert shown.count("32/40") == 1, "not twice within a moment"
-    quiet = Console(file=io.StringIO(), force_terminal=True)
-    with LiveTable(quiet, disable=True) as live:
-        live.update(compared.data, 40)
-    assert quiet.file.getvalue() == ""
+    assert "ddtree[budget=4]" in shown
+    again = live_output(compared.data, updates=3)
+    assert again.count("32/40") == shown.count("32/40"), "not again within a moment"
+    assert live_output(compared.data, updates=1, disable=True) == ""

@@ -22,7 +22,7 @@ from specforge.report.prompts import PromptItem, PromptSet
 from specforge.report.records import BASELINE
 from specforge.report.rows import Row, summarise
 from specforge.report.runfolder import RunData, RunFolder, read_run
-from specforge.report.runner import Plan, Runner
+from specforge.report.runner import Plan, Runner, check
 from specforge.report.table import to_json, to_table
 
 if TYPE_CHECKING:
@@ -172,6 +172,7 @@ def compare(
         order_seed=order_seed,
         keep_rounds=out is not None if keep_rounds is None else keep_rounds,
     )
+    check(pipelines, plan)
     data = new_run(pipelines, plan, command)
     folder = None if out is None else open_folder(out, data, resume)
     Runner(pipelines, plan, data, folder, on_generation=progress, on_case=watch).run()
@@ -204,6 +205,7 @@ def new_run(pipelines: Mapping[str, Pipeline], plan: Plan, command: Sequence[str
         "template_args": dict(options.template_args),
         "order_seed": plan.order_seed,
         "repeats": plan.repeats,
+        "keep_rounds": plan.keep_rounds,
         "temperatures": list(plan.temperatures),
         "prompt_sets": {name: prompt_set.describe() for name, prompt_set in plan.prompt_sets.items()},
     }

@@ -143,23 +143,30 @@ class Chat:
         self.ids = [*self.ids, *token_ids]
 
 
-def check_prompts(target: Target, plan: Plan) -> None:
-    """Find a prompt that cannot be used before the first generation.
+def check(pipelines: Mapping[str, Pipeline], plan: Plan) -> None:
+    """Find what cannot be run before anything is.
 
     Raises:
-        ConfigError: naming the prompt.
+        ConfigError: naming the prompt, or what a verifier cannot serve.
     """
+    for temperature in plan.temperatures:
+        for pipeline in pipelines.values():
+            pipeline.parts.verifier_for(plan.options_at(temperature).sampling)
     options = plan.options_at(plan.temperatures[0])
     for prompt_set in plan.prompt_sets.values():
         for item in prompt_set.items:
             try:
-                chat = Chat(target, options)
-                make_request(target, chat.ask(item.turns[0]), options)
-                for turn in item.turns[1:]:
-                    chat.answer("", ())
-                    chat.ask(turn)
+                _check_prompt(pipelines[BASELINE].target, item, options)
             except ConfigError as error:
                 raise ConfigError(f"{item.name}: {error}") from error
+
+
+def _check_prompt(target: Target, item: PromptItem, options: GenerateOptions) -> None:
+    chat = Chat(target, options)
+    make_request(target, chat.ask(item.turns[0]), options)
+    for turn in item.turns[1:]:
+        chat.answer("", ())
+        chat.ask(turn)
 
 
 @define(eq=False)
@@ -184,13 +191,12 @@ class Runner:
     _answers: dict[Case, Generation] = field(factory=dict, init=False)
 
     def run(self) -> None:
-        """Run every case that is not there yet.
+        """Run every case that is not there yet; ``check`` says whether it can be run.
 
         Raises:
-            ConfigError: for prompts, options or a folder that cannot be used.
+            ConfigError: when the folder cannot be written.
         """
         target = self.pipelines[BASELINE].target
-        check_prompts(target, self.plan)
         done = {generation.case for generation in self.data.generations}
         self._answers = {g.case: g for g in self.data.generations if g.pipeline == BASELINE and g.case.repeat == 0}
         if len(done) < self.plan.cases:
@@ -206,7 +212,7 @@ class Runner:
         self.on_case(self.data, self.plan.cases * len(self.pipelines))
 
     def _warm_up(self) -> None:
-        """Run everything once, briefly, so that no first use is timed; a verifier refuses its temperatures here."""
+        """Run everything once, briefly, so that no first use is timed."""
         first = next(iter(self.plan.prompt_sets.values())).items[0]
         brief = min(_WARM_UP_TOKENS, self.plan.options.get("max_new_tokens", _WARM_UP_TOKENS))
         for temperature in self.plan.temperatures:
