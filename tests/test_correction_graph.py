@@ -85,10 +85,10 @@ def test_a_replayed_build_in_kernels_is_the_build(monkeypatch: pytest.MonkeyPatc
     ops = pytest.importorskip("specforge.correction.triton_ops")
     recorder = TapeRecorder()
     monkeypatch.setattr(ops, "launch", recorder.launch(ops.launch))
-    problem = evolve(SMALL, kind="rnn", depth=3)
+    problem, builder = evolve(SMALL, kind="rnn", depth=2), DepthWise(4, width=2)
     head = run_on("triton", problem.head(), DEVICE)
-    plain = rounds(problem, GraphHead(head, Unrecorded()), BUILDERS["pruned"])
-    replayed = rounds(problem, GraphHead(head, recorder), BUILDERS["pruned"])
+    plain = rounds(problem, GraphHead(head, Unrecorded()), builder)
+    replayed = rounds(problem, GraphHead(head, recorder), builder)
     for one, other in zip(plain, replayed, strict=True):
         assert_identical(one, other)
     assert recorder.recorded == 1

@@ -23,9 +23,9 @@ class Triton(CorrectionBackend):
         """It needs Triton, and a CUDA device unless Triton interprets its kernels."""
         if find_spec("triton") is None:
             return "triton is not installed"
-        if device.type != "cuda" and not _interpreted():
-            return "its kernels need a CUDA device, or Triton's interpreter"
-        return None
+        if device.type == "cuda" or (device.type == "cpu" and _interpreted()):
+            return None
+        return "its kernels need a CUDA device, or a CPU and Triton's interpreter"
 
     def run(self, head: CorrectionHead) -> CorrectionHead | None:
         """Return the head of the same weights in kernels; only the built-in kinds have one."""
