@@ -213,9 +213,10 @@ def _check_model(pipeline: Pipeline, model: PreTrainedModel) -> None:
 
 
 def _check_options(config: GenerationConfig, withheld: Mapping[str, Any]) -> None:
-    for name in ("assistant_model", "synced_gpus"):
-        if withheld.get(name):
-            raise _refusal(name, type(withheld[name]).__name__)
+    if withheld.get("assistant_model") is not None:
+        raise _refusal("assistant_model", type(withheld["assistant_model"]).__name__)
+    if withheld.get("synced_gpus"):
+        raise _refusal("synced_gpus", True)
     for name, neutral in _NEUTRAL.items():
         value = getattr(config, name, None)
         if value is not None and value not in neutral:

@@ -56,24 +56,33 @@ def targets() -> dict[str, Target]:
     return {family: random_target(family, VOCAB, 3) for family in ("llama", "qwen3")}
 
 
+class Pipelines(dict[tuple[str, str], Pipeline]):
+    """Pipelines by preset and family, each made when it is first asked for."""
+
+    def __init__(self, targets: dict[str, Target], folder: Path) -> None:
+        super().__init__()
+        self.targets, self.folder = targets, folder
+
+    def __missing__(self, key: tuple[str, str]) -> Pipeline:
+        preset, family = key
+        kind = PRESETS[preset]
+        checkpoint = kind and write_drafter(self.folder / f"{preset}-{family}", FORMATS[kind], VOCAB, 8)
+        self[key] = Pipeline.from_preset(preset, target=self.targets[family], checkpoint=checkpoint)
+        return self[key]
+
+
 @pytest.fixture(scope="module")
-def pipelines(targets: dict[str, Target], tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Pipeline]:
-    folder = tmp_path_factory.mktemp("drafters")
-    checkpoints = {kind: write_drafter(folder / kind, name, VOCAB, 8) for kind, name in FORMATS.items()}
-    return {
-        (preset, family): Pipeline.from_preset(preset, target=target, checkpoint=kind and checkpoints[kind])
-        for preset, kind in PRESETS.items()
-        for family, target in targets.items()
-    }
+def pipelines(targets: dict[str, Target], tmp_path_factory: pytest.TempPathFactory) -> Pipelines:
+    return Pipelines(targets, tmp_path_factory.mktemp("drafters"))
 
 
 @pytest.fixture(params=[("ngram", "qwen3"), ("ddtree", "llama"), ("dartree", "qwen3")], ids="-".join)
-def pipeline(request: pytest.FixtureRequest, pipelines: dict[tuple[str, str], Pipeline]) -> Pipeline:
+def pipeline(request: pytest.FixtureRequest, pipelines: Pipelines) -> Pipeline:
     return pipelines[request.param]
 
 
 @pytest.fixture
-def tree(pipelines: dict[tuple[str, str], Pipeline]) -> Pipeline:
+def tree(pipelines: Pipelines) -> Pipeline:
     return pipelines["dominotree", "llama"]
 
 
@@ -140,7 +149,7 @@ class RecordingStreamer:
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 @pytest.mark.parametrize("preset", PRESETS)
-def test_greedy_equals_generate(preset: str, family: str, pipelines: dict[tuple[str, str], Pipeline]) -> None:
+def test_greedy_equals_generate(preset: str, family: str, pipelines: Pipelines) -> None:
     expected, got = both(pipelines[preset, family], ids(), max_new_tokens=30)
     assert got.tolist() == expected.tolist()
     assert got.shape == (1, len(PROMPT) + 30)
@@ -170,14 +179,12 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def usual(pipelines: dict[tuple[str, str], Pipeline]) -> list[list[int]]:
+def usual(pipelines: Pipelines) -> list[list[int]]:
     return plain(pipelines["dartree", "qwen3"].target.model, ids(), max_new_tokens=30).tolist()
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_users_ask_of_generate_is_honoured(
-    case: str, usual: list[list[int]], pipelines: dict[tuple[str, str], Pipeline]
-) -> None:
+def test_what_users_ask_of_generate_is_honoured(case: str, usual: list[list[int]], pipelines: Pipelines) -> None:
     options = {"max_new_tokens": 30, **CASES[case]}
     if "max_length" in options:
         del options["max_new_tokens"]
@@ -212,9 +219,7 @@ processing = st.fixed_dictionaries(
     count=st.integers(1, 24),
     preset=st.sampled_from(["ngram", "ddtree", "dominotree", "dspark"]),
 )
-def test_any_mix_equals_generate(
-    options: dict, prompt: list, count: int, preset: str, pipelines: dict[tuple[str, str], Pipeline]
-) -> None:
+def test_any_mix_equals_generate(options: dict, prompt: list, count: int, preset: str, pipelines: Pipelines) -> None:
     asked = {"max_new_tokens": count, "pad_token_id": 0, **options}
     expected, got = both(pipelines[preset, "qwen3"], ids(*prompt), **asked)
     assert got.tolist() == expected.tolist()
@@ -385,14 +390,14 @@ def test_greedy_leaves_torchs_generator_alone(tree: Pipeline) -> None:
 
 
 @pytest.mark.parametrize("options", [{"typical_p": 0.8}, {"epsilon_cutoff": 0.02}, {"no_repeat_ngram_size": 2}])
-def test_every_pipeline_samples_the_same_text(options: dict, pipelines: dict[tuple[str, str], Pipeline]) -> None:
+def test_every_pipeline_samples_the_same_text(options: dict, pipelines: Pipelines) -> None:
     texts = {tuple(sample(pipelines[preset, "llama"], seed=5, **options)) for preset in PRESETS}
     assert len(texts) == 1
     assert texts != {tuple(sample(pipelines["ar", "llama"], seed=5))}
 
 
 def test_a_verifier_that_draws_elsewhere_ends_where_plain_decoding_would(
-    targets: dict[str, Target], pipelines: dict[tuple[str, str], Pipeline]
+    targets: dict[str, Target], pipelines: Pipelines
 ) -> None:
     drafter = pipelines["dflash", "llama"].config.drafter
     config = PipelineConfig(drafter=drafter, builder={"name": "chain", "sample": True}, verifier="rejection")
@@ -410,7 +415,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "lookup": ({"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens is 3"),
     "attentions": ({"return_dict_in_generate": True, "output_attentions": True}, "output_attentions is True"),
     "states": ({"return_dict_in_generate": True, "output_hidden_states": True}, "output_hidden_states is True"),
-    "devices": ({"synced_gpus": True}, "synced_gpus is 'bool'"),
+    "devices": ({"synced_gpus": True}, "synced_gpus is True"),
     "holes": ({"attention_mask": torch.tensor([[1, 1, 0] + [1] * 6])}, "attention_mask .* zeros on the left only"),
     "positions": ({"position_ids": torch.arange(3, 12)[None]}, "position_ids do not count from 0"),
     "temperature": ({"do_sample": True, "temperature": 1e-7}, "temperature is 1e-07"),
@@ -548,7 +553,7 @@ def drafts_are_taken(pipeline: Pipeline) -> float:
     return pipeline.generate(PROMPT, max_new_tokens=40, stop_token_ids=[]).mean_acceptance_length
 
 
-def test_drafts_are_accepted(pipelines: dict[tuple[str, str], Pipeline]) -> None:
+def test_drafts_are_accepted(pipelines: Pipelines) -> None:
     """Without this, equality might hold with nothing ever drafted."""
     for preset in ("ngram", "ddtree", "dominotree", "dartree"):
         assert max(drafts_are_taken(pipelines[preset, family]) for family in ("llama", "qwen3")) > 1.2, preset
