@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 from conftest import TINY
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 from tokenizers import Tokenizer, models
@@ -86,6 +86,7 @@ def test_a_stop_within_the_path_leaves_no_token_of_the_targets_own() -> None:
     assert found.last_accepted == 2
 
 
+@settings(max_examples=40)
 @given(st.integers(1, 40), st.integers(0, 10**6), st.integers(0, 8))
 def test_every_first_part_of_a_tree_is_a_tree(nodes: int, seed: int, steps: int) -> None:
     tree = random_tree(nodes, seed)
@@ -112,6 +113,7 @@ def test_ranks_without_parents_first_are_caught() -> None:
         check_ranks(tree, [0], by_score_only)
 
 
+@settings(max_examples=50)
 @given(st.text())
 def test_tokens_can_be_seen(text: str) -> None:
     assert view.visible(text).isprintable()

@@ -30,7 +30,7 @@ def word(token: int) -> str:
     return WORDS[token] if token < len(WORDS) else f" word{token}"
 
 
-def random_tree(nodes: int, seed: int, root: int = 2) -> DraftTree:
+def random_tree(nodes: int, seed: int, root: int = 1) -> DraftTree:
     """Return a tree of random shape, scores falling along its paths, no two children alike."""
     generator = np.random.default_rng(seed)
     parents, scores = [-1], [0.0]
@@ -59,7 +59,7 @@ def make_trace(rounds: int = 9, nodes: int = 60) -> Trace:
         make_record(random_tree(nodes, seed), seed % 9, 3 if seed == rounds - 1 else None) for seed in range(rounds)
     ]
     made = [_round(r, emission(r.token_ids), lambda token: visible(word(token)), scored=True) for r in records]
-    return Trace("dominotree <&>", "a target", PROMPT, emission((2,)), tuple(made), figures(records))
+    return Trace("dominotree <&>", "a target", PROMPT, emission((1,)), tuple(made), figures(records))
 
 
 def figures(records: list[RoundRecord]) -> dict[str, Any]:
