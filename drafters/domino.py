@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -17,6 +18,8 @@ from specforge.drafters.trainable import TrainableDraft
 from specforge.errors import ConfigError
 from specforge.interfaces import BASE_LOGITS, CORRECTION_HEAD, HIDDEN, Capabilities, CorrectionHead
 from specforge.registry import register
+
+logger = logging.getLogger("specforge")
 
 
 @register.drafter("domino")
@@ -58,6 +61,8 @@ class DominoDrafter(BlockDrafter):
         input_weight, vocab_size = model.get_parameter("prefix_gru.weight_ih_l0"), model.config.vocab_size
         table_bytes = vocab_size * input_weight.shape[0] * input_weight.element_size()
         fits = table_bytes <= self.input_table_limit * 2**20
+        made, size = "made" if fits else "not made", table_bytes / 2**20
+        logger.info("the input table takes %.1f MiB of %g: %s", size, self.input_table_limit, made)
         eager = DominoCorrection(
             embed,
             input_weight,

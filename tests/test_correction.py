@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +187,8 @@ def test_drafters_take_a_backend_by_name(tmp_path: Path, elsewhere: str, kind: A
         kind(folder, correction=elsewhere).bind(tiny_target())
 
 
-def test_the_table_is_made_where_it_fits(tmp_path: Path) -> None:
+def test_the_table_is_made_where_it_fits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="specforge")
     folder = write(tmp_path, *domino())
     tables = []
     for limit in (0, 1e-4, 256):
@@ -196,6 +198,7 @@ def test_the_table_is_made_where_it_fits(tmp_path: Path) -> None:
     assert tables[0] is None
     assert tables[1] is None
     assert tables[2].numel() * tables[2].element_size() > 1e-4 * 2**20
+    assert [message.rsplit(": ")[-1] for message in caplog.messages] == ["not made", "not made", "made"]
     for limit in (-1, True, "all", float("nan")):
         with pytest.raises(ConfigError, match=r"input_table_limit is .*at least 0"):
             DominoDrafter(folder, input_table_limit=limit)

@@ -103,7 +103,7 @@ def test_other_scorers_are_replayed_too(scorer: Conditional) -> None:
             assert_identical(one, other)
 
 
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(
     kind=st.sampled_from(KINDS),
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),

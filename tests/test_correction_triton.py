@@ -124,6 +124,19 @@ def test_ranks_are_exact(shape: tuple[int, int], keep: int, decimals: int, seed:
             assert torch.equal(one, two)
 
 
+def test_many_entries_are_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ops(), "launch", None)
+    values = torch.randn(2, ops().LONGEST_ROW + 1, device=DEVICE)
+    for one, two in zip(ops().best_of_rows(values, 5), exact_topk(values, 5), strict=True):
+        assert torch.equal(one, two)
+    values = torch.randn(3, ops().MOST_CHILDREN // 3 + 1, device=DEVICE)
+    scores, tokens, edges = -torch.arange(3.0, device=DEVICE), torch.randint(0, 99, values.shape), as_edges(values)
+    found = ops().best_children(scores, values, tokens.to(DEVICE), 5)
+    wanted = best_children(scores, edges, edges, tokens.to(DEVICE), 5)
+    for one, two in zip(attrs.astuple(found, recurse=False), attrs.astuple(wanted, recurse=False), strict=True):
+        assert torch.equal(one, two)
+
+
 def test_a_node_does_not_depend_on_its_batch() -> None:
     problem = Problem(state=20, candidates=5)
     head = run_on("triton", problem.head(), DEVICE)

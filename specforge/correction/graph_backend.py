@@ -7,7 +7,7 @@ import torch
 from specforge.correction.backends import CorrectionBackend, Eager, register_backend
 from specforge.correction.domino import DominoCorrection
 from specforge.correction.graph_head import GraphHead
-from specforge.correction.markov import MARKOV_HEADS
+from specforge.correction.markov import MARKOV_HEADS, MarkovCorrection
 from specforge.correction.recording import CudaRecorder
 from specforge.correction.triton_backend import Triton
 from specforge.interfaces import CorrectionHead
@@ -28,6 +28,7 @@ class Graphs(CorrectionBackend):
         """Return the recorded backend's head, replayed; only the built-in kinds have one."""
         if not (type(head) is DominoCorrection or type(head) in MARKOV_HEADS):
             return None
+        assert isinstance(head, DominoCorrection | MarkovCorrection)
         inner = self.recorded().run(head)
         return None if inner is None else GraphHead(inner, CudaRecorder(head.up.device))
 

@@ -134,8 +134,8 @@ class GraphHead(CorrectionHead):
         """Return ``build(draft, root)`` with ``inner`` as the correction, recorded once for a key and shapes."""
         if self.recorder.busy():
             return build(evolve(draft, correction=self.inner), root)
-        tensors = {"hidden": draft.hidden, "base_logits": draft.base_logits, "root": root}
-        tensors = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+        parts = {"hidden": draft.hidden, "base_logits": draft.base_logits, "root": root}
+        tensors = {name: tensor for name, tensor in parts.items() if tensor is not None}
         buffers = self._loaded("build", tensors, {})
         key = ("build", key, signature(tensors))
         if key not in self._recordings:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from attrs import define, field
@@ -44,7 +44,7 @@ class CudaRecorder(Recorder):
     """
 
     device: torch.device
-    _pool: object = field(init=False, factory=torch.cuda.graph_pool_handle)
+    _pool: Any = field(init=False, factory=torch.cuda.graph_pool_handle)
     _stream: torch.cuda.Stream = field(init=False)
 
     @_stream.default

@@ -8,8 +8,10 @@ import torch
 import triton
 from torch import Tensor
 
-from specforge.children import Children
+from specforge import children
+from specforge.children import Children, as_edges
 from specforge.correction import triton_kernels as kernels
+from specforge.ordering import exact_topk
 
 NODES = 16
 """Nodes of a block: the fewest that a product of blocks takes."""
@@ -23,6 +25,10 @@ COUNTED = 32
 """Entries that one block of a ranking finds the ranks of."""
 RIVALS = 128
 """Entries that they are compared with at a time."""
+LONGEST_ROW = 4096
+"""Above this many entries in a row, to sort beats to count: the work of counting grows with the square."""
+MOST_CHILDREN = 16_384
+"""The same for the candidates of a depth."""
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
@@ -164,11 +170,10 @@ def markov(recurrent: Tensor, code: Tensor, rows: Tensor, joint: Tensor, shift: 
 
 
 def best_of_rows(values: Tensor, keep: int) -> tuple[Tensor, Tensor]:
-    """Return ``exact_topk(values, keep)`` for float32 ``values`` ``[n, M]``.
-
-    The work grows with the square of ``M``: for rows of thousands, not of a vocabulary.
-    """
+    """Return ``exact_topk(values, keep)`` for float32 ``values`` ``[n, M]``."""
     count, width = values.shape
+    if width > LONGEST_ROW:
+        return exact_topk(values, keep)
     keep = min(keep, width)
     out_values = values.new_empty(count, keep)
     out_columns = torch.empty(count, keep, dtype=torch.int64, device=values.device)
@@ -189,6 +194,9 @@ def best_of_rows(values: Tensor, keep: int) -> tuple[Tensor, Tensor]:
 def best_children(scores: Tensor, log_probs: Tensor, tokens: Tensor, keep: int) -> Children:
     """Return what ``specforge.children.best_children`` does of uncalibrated ``log_probs``; rows may be expanded."""
     count = log_probs.numel()
+    if count > MOST_CHILDREN:
+        edges = as_edges(log_probs)
+        return children.best_children(scores, edges, edges, tokens, keep)
     keep, device = min(keep, count), scores.device
     out_scores, out_edges = torch.empty(2, keep, device=device)
     out_rows, out_tokens = torch.empty(2, keep, dtype=torch.int64, device=device)
