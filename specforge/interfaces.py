@@ -231,7 +231,7 @@ class Scorer(Part):
             state: the parents' states, as given to ``expand``.
             parent_rows: ``[m]`` int64, the row of ``state`` each child descends from.
             tokens: ``[m]`` int64, the children's tokens; builders that do not wait for the device may also pass
-            entries that are no candidates, and make no use of what comes of them.
+                entries that are no candidates, and make no use of what comes of them.
         """
 
 
