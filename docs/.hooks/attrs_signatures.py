@@ -39,16 +39,17 @@ def _constructor(cls: griffe.Class) -> griffe.Function:
     parameters: dict[str, griffe.Parameter] = {}
     for base in [*reversed(cls.mro()), cls]:
         if _is_attrs(base):
-            parameters |= {p.name: p for p in map(_parameter, base.attributes.values()) if p is not None}
+            fields = (member for member in base.members.values() if isinstance(member, griffe.Attribute))
+            parameters |= {p.name: p for p in map(_parameter, fields) if p is not None}
     ordered = sorted(parameters.values(), key=lambda p: p.kind is griffe.ParameterKind.keyword_only)
     own = griffe.Parameter("self", kind=griffe.ParameterKind.positional_or_keyword)
     return griffe.Function("__init__", parameters=griffe.Parameters(own, *ordered), parent=cls)
 
 
 def _parameter(field: griffe.Attribute) -> griffe.Parameter | None:
-    annotation = str(field.annotation or "")
     arguments = _field_arguments(field.value)
-    if not annotation or annotation.startswith("ClassVar") or (arguments or {}).get("init") == "False":
+    shared = "instance-attribute" not in field.labels  # a ClassVar, or a property
+    if field.annotation is None or shared or (arguments or {}).get("init") == "False":
         return None
     keyword_only = arguments is not None and arguments.get("kw_only") == "True"
     kind = griffe.ParameterKind.keyword_only if keyword_only else griffe.ParameterKind.positional_or_keyword
