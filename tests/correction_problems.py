@@ -72,8 +72,8 @@ class Problem:
         return Draft(self.depth, hidden, logits.to(DEVICE), head)
 
 
-def round_of(root: int = 3, max_depth: int = 99) -> Round:
-    return Round(torch.tensor([1, root], device=DEVICE), max_depth, SamplingParams(), KeyedUniforms(0))
+def round_of(root: int = 3, max_depth: int = 99, device: torch.device = DEVICE) -> Round:
+    return Round(torch.tensor([1, root], device=device), max_depth, SamplingParams(), KeyedUniforms(0))
 
 
 def scores_by_path(tree: DraftTree) -> dict[tuple[int, ...], float]:

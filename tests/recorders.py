@@ -64,7 +64,7 @@ class TapeRecorder(Recorder):
         self.recorded += 1
         self.tape = tape = Tape()
         try:
-            with tape:
+            with torch.inference_mode(False), torch.no_grad(), tape:
                 result = function()
         finally:
             self.tape = None

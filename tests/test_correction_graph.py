@@ -178,7 +178,7 @@ def test_the_heap_at_once_is_the_heap_exactly_with_tables(
     trees = []
     for head in (TableHead(7, seed, scale), GraphHead(TableHead(7, seed, scale), Unrecorded())):
         draft = Draft(4, base_logits=logits, correction=head)
-        trees.append(Heap(budget, model).build(draft, Conditional(5), round_of(5, max_depth)))
+        trees.append(Heap(budget, model).build(draft, Conditional(5), round_of(5, max_depth, torch.device("cpu"))))
     assert_identical(*trees)
 
 
@@ -214,19 +214,21 @@ def test_steps_are_those_of_the_head_at_padded_shapes(
 
 def check_steps(problem: Problem, counts: list[int], graph: GraphHead) -> None:
     head, generator = graph.inner, torch.Generator().manual_seed(problem.seed)
-    draft, root = problem.draft(head), torch.tensor([4])
-    tokens = torch.stack([torch.randperm(problem.vocab, generator=generator)[:6] for _ in range(problem.depth)])
+    draft, root = problem.draft(head), torch.tensor([4], device=DEVICE)
+    tokens = torch.stack([torch.randperm(problem.vocab, generator=generator)[:6] for _ in range(problem.depth)]).to(
+        DEVICE
+    )
     mine = graph.prepare(graph.begin(draft, root), tokens)
     theirs = head.prepare(head.begin(draft, root), tokens)
     kept = []
     for depth, count in enumerate([*counts, 1]):
-        base = torch.randn(6, generator=generator)
+        base = torch.randn(6, generator=generator).to(DEVICE)
         found = graph.best_of_slice(draft, depth, mine, base, tokens[depth], 0.8, 4)
         wanted = head.best_of_slice(draft, depth, theirs, base, tokens[depth], 0.8, 4)
         above = len(found[0])
         kept += [(one, two[:above]) for one, two in zip(found, wanted, strict=True)]
-        rows = torch.randint(0, above, (count,), generator=generator)
-        chosen = torch.randint(0, problem.vocab, (count,), generator=generator)
+        rows = torch.randint(0, above, (count,), generator=generator).to(DEVICE)
+        chosen = torch.randint(0, problem.vocab, (count,), generator=generator).to(DEVICE)
         mine = graph.advance(draft, depth, mine, rows, chosen)
         theirs = head.advance(draft, depth, theirs, padded_rows(rows), padded_rows(chosen))
         kept += [
@@ -240,9 +242,11 @@ def check_steps(problem: Problem, counts: list[int], graph: GraphHead) -> None:
 def test_large_batches_run_as_they_come() -> None:
     problem, recorder = evolve(SMALL, vocab=300), TapeRecorder()
     head = GraphHead(problem.head(), recorder)
-    draft, tokens = problem.draft(head), torch.arange(graph_head.LARGEST_BATCH + 1)
-    state = head.advance(draft, 0, head.begin(draft, torch.tensor([4])), torch.zeros_like(tokens), tokens)
-    head.best_of_slice(draft, 1, state, torch.zeros(5), torch.arange(5), 1.0, 5)
+    draft, tokens = problem.draft(head), torch.arange(graph_head.LARGEST_BATCH + 1, device=DEVICE)
+    state = head.advance(
+        draft, 0, head.begin(draft, torch.tensor([4], device=DEVICE)), torch.zeros_like(tokens), tokens
+    )
+    head.best_of_slice(draft, 1, state, torch.zeros(5, device=DEVICE), tokens[:5], 1.0, 5)
     assert recorder.recorded == 0
     assert [padded(n) for n in (1, 2, 3, 12, 16, 17)] == [1, 2, 4, 16, 16, 32]
 
@@ -269,12 +273,24 @@ def test_pipelines_do_not_share_buffers() -> None:
         assert torch.equal(row.log_probs, alone.log_probs)
 
 
+@pytest.mark.parametrize("name", ["pruned", "heap, step by step"])
+def test_serves_inference_sessions_and_others(name: str) -> None:
+    """Buffers made within one can be written to outside, and the other way round."""
+    for session_first in (True, False):
+        head = GraphHead(SMALL.head(), TapeRecorder())
+        trees = []
+        for session in (session_first, not session_first):
+            with torch.inference_mode(session):
+                trees.append(BUILDERS[name].build(SMALL.draft(head), SCORER, round_of()))
+        assert_identical(*trees)
+
+
 def test_nothing_is_recorded_within_a_recording() -> None:
     """A build that is itself being recorded runs with the plain head, and no recording begins."""
     recorder = TapeRecorder()
     head = GraphHead(SMALL.head(), recorder)
     plain = rounds(SMALL, GraphHead(head.inner, Unrecorded()), BUILDERS["pruned"])
-    draft, root = SMALL.draft(head), torch.tensor([4])
+    draft, root = SMALL.draft(head), torch.tensor([4], device=DEVICE)
     state = head.begin(draft, root)
 
     def outer() -> tuple[Draft, Any]:
