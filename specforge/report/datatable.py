@@ -75,8 +75,8 @@ def interval_cell(found: Interval, digits: int = 2, unit: str = "", strong: bool
 
 
 def interval_text(found: Interval, digits: int = 2) -> str:
-    """Return ``low–high``, with a word between where one is negative; nothing where there is no interval."""
-    if found.low is None or found.high is None:
+    """Return ``low–high``, with a word between where one is negative; nothing where there is no interval, or none to speak of."""
+    if found.low is None or found.high is None or found.low == found.high:
         return ""
     between = "–" if found.low >= 0 else " to "
     return f"{found.low:,.{digits}f}{between}{found.high:,.{digits}f}"

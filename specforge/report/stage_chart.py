@@ -9,7 +9,7 @@ from specforge.report.plots import stages_figure
 from specforge.report.stages import StageBar, stage_bars
 
 KIND = "stages"
-_TITLE = "Where a round’s time goes"
+_TITLE = "Stages of a round"
 _CAPTION = (
     "Mean milliseconds of one round by stage, over all prompts; the number at the end is their sum. A round of plain "
     "decoding (ar) is one token."
