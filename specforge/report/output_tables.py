@@ -26,7 +26,7 @@ def outputs_table(found: Sequence[Outputs], names: Mapping[str, str]) -> DataTab
         )
         for o in found
     )
-    columns = ("pipeline", "prompts", "T", "outputs", "identical", "part at a tie", "differ", "in distribution only")
+    columns = ("pipeline", "prompt set", "T", "outputs", "identical", "part at a tie", "differ", "in distribution only")
     return DataTable("Outputs compared with ar’s, token by token", columns, rows)
 
 
@@ -37,7 +37,18 @@ def parted_table(found: Sequence[Outputs], names: Mapping[str, str]) -> tuple[Da
     shown = [entry for entry in parted if not _tie(entry[1])]
     ties = parted[len(shown) :]
     rows = tuple(_parted_row(generation, prompt_set, names) for prompt_set, generation in shown + ties[:MOST_TIES])
-    columns = ("pipeline", "prompts", "prompt", "T", "token", "ar", "got", "margin", "noise", "explained by rounding")
+    columns = (
+        "pipeline",
+        "prompt set",
+        "prompt",
+        "T",
+        "token",
+        "ar",
+        "got",
+        "margin",
+        "noise",
+        "explained by rounding",
+    )
     table = DataTable("Where outputs part from ar’s", columns, rows)
     return table, max(0, len(ties) - MOST_TIES)
 

@@ -14,7 +14,7 @@ _NAMES = {ACCEPTANCE: "τ", SPEEDUP: "speed-up"}
 def differences_table(found: Versus, names: Mapping[str, str]) -> DataTable:
     """Return every difference; bold are those larger than their noise."""
     rows = tuple(_row(difference, names) for difference in found.differences)
-    columns = ("prompts", "T", "pipeline", "what", "first", "second", "change", "larger than its noise")
+    columns = ("prompt set", "T", "pipeline", "what", "first", "second", "change", "larger than its noise")
     return DataTable("Second run against first, with 95% intervals of the change", columns, rows)
 
 
