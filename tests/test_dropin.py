@@ -557,4 +557,4 @@ def drafts_are_taken(pipeline: Pipeline) -> float:
 def test_drafts_are_accepted(pipelines: Pipelines) -> None:
     """Without this, equality might hold with nothing ever drafted."""
     for preset in ("ngram", "ddtree", "dominotree", "dartree"):
-        assert max(drafts_are_taken(pipelines[preset, family]) for family in ("llama", "qwen3")) > 1.2, preset
+        assert max(drafts_are_taken(pipelines[preset, family]) for family in ("llama", "qwen3")) > 1.1, preset
