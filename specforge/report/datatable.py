@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from attrs import field, frozen
 from rich.box import SIMPLE_HEAD
 from rich.markup import escape
@@ -91,7 +93,7 @@ def to_rich(table: DataTable) -> Table:
     """Return ``table`` for the terminal, details beside the numbers."""
     shown = Table(box=SIMPLE_HEAD, padding=(0, 1), show_edge=False, caption=table.caption, caption_justify="left")
     for index, name in enumerate(table.columns):
-        justify = "right" if table.numeric(index) else "left"
+        justify: Literal["left", "right"] = "right" if table.numeric(index) else "left"
         shown.add_column(name, justify=justify, vertical="bottom", no_wrap=index == 0, overflow="fold")
     for row in table.rows:
         shown.add_row(*(_markup(cell) for cell in row))
