@@ -113,20 +113,20 @@ class Grown:
     """A supertree on the host.
 
     Attributes:
-        tokens: ``[S]`` int64; this and the next three as in ``Supertree``.
+        sizes: the number of places at each depth, from depth 1 on; this and the next four as in ``Supertree``.
+        tokens: ``[S]`` int64.
         parents: ``[S]`` int64.
         scores: ``[S]`` float32.
         edges: ``[S]`` float32.
         order: int64, the nodes that the plan's budget is for, best first by key; all of them, as they lie, without one.
-        sizes: the number of places at each depth, from depth 1 on.
     """
 
+    sizes: tuple[int, ...]
     tokens: Array
     parents: Array
     scores: Array
     edges: Array
     order: Array
-    sizes: tuple[int, ...]
 
     def tree(self, root: int, chosen: Array, edges: bool) -> DraftTree:
         """Return the tree of the entries ``chosen``, in their order, in which every parent precedes its children.
@@ -159,16 +159,16 @@ def grow_on_host(draft: Draft, scorer: Scorer, round: Round, plan: Plan, calibra
     """
     if calibrate is not None or not replayable(draft, scorer):
         tree = grow(draft, scorer, round, plan, calibrate)
-        return None if tree is None else Grown(*to_host(_columns(tree, plan)), sizes=tree.sizes)
+        return None if tree is None else Grown(tree.sizes, *to_host(_columns(tree, plan)))
 
-    def build(static_draft: Draft, root: Tensor) -> tuple[Packed, tuple[int, ...]] | None:
+    def build(static_draft: Draft, root: Tensor) -> tuple[tuple[int, ...], Packed] | None:
         tree = grow(static_draft, scorer, evolve(round, history=root), plan, None)
-        return None if tree is None else (Packed.of(_columns(tree, plan)), tree.sizes)
+        return None if tree is None else (tree.sizes, Packed.of(_columns(tree, plan)))
 
     assert draft.correction is not None
     key = ("supertree", scorer, plan, round.max_depth, round.max_children)
     grown = draft.correction.replay(key, build, draft, round.history[-1:])
-    return None if grown is None else Grown(*grown[0].to_host(), sizes=grown[1])
+    return None if grown is None else Grown(grown[0], *grown[1].to_host())
 
 
 def _columns(tree: Supertree, plan: Plan) -> list[Tensor]:
