@@ -77,7 +77,7 @@ def interval_cell(found: Interval, digits: int = 2, unit: str = "", strong: bool
 
 
 def interval_text(found: Interval, digits: int = 2) -> str:
-    """Return ``low–high``, with a word between where one is negative; nothing where there is no interval, or none to speak of."""
+    """Return ``low–high``, a word between them where one is negative; nothing for no interval or a single point."""
     if found.low is None or found.high is None or found.low == found.high:
         return ""
     between = "–" if found.low >= 0 else " to "
