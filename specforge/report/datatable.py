@@ -91,7 +91,7 @@ def counted(number: int, word: str) -> str:
 
 def to_rich(table: DataTable) -> Table:
     """Return ``table`` for the terminal, details beside the numbers."""
-    shown = Table(box=SIMPLE_HEAD, padding=(0, 1), show_edge=False, caption=table.caption, caption_justify="left")
+    shown = Table(box=SIMPLE_HEAD, padding=0, show_edge=False, caption=table.caption, caption_justify="left")
     for index, name in enumerate(table.columns):
         justify: Literal["left", "right"] = "right" if table.numeric(index) else "left"
         shown.add_column(name, justify=justify, vertical="bottom", no_wrap=index == 0, overflow="fold")

@@ -83,7 +83,7 @@ def _terminal_table(
     where = "average over the prompt sets" if rows[0].prompt_set is None else rows[0].prompt_set
     prompts = counted(rows[0].prompts, "prompt")
     caption = f"{where}, temperature {rows[0].temperature:g}, {prompts}; 95% intervals, best in bold"
-    return DataTable(caption, ("pipeline", "τ", "speed-up", "tokens/s", "outputs as ar’s"), lines)
+    return DataTable(caption, ("pipeline", "τ", "speed-up", "tokens/s", "as ar’s"), lines)
 
 
 def _figures(row: SummaryRow) -> list[Cell]:
