@@ -24,7 +24,7 @@ from torch import Tensor
 
 from specforge import Pipeline, PipelineConfig, ordering
 from specforge.cli import main
-from specforge.correction import graph_head
+from specforge.correction import graph_backend, graph_head
 from specforge.correction.backends import backend_names, run_on
 from specforge.correction.graph_head import GraphHead, padded
 from specforge.correction.markov import MarkovCorrection
@@ -34,6 +34,7 @@ from specforge.interfaces import Draft, TreeBuilder
 from specforge.strategies.conditional import Conditional
 from specforge.strategies.depthwise import DepthWise
 from specforge.strategies.heap import Heap
+from specforge.target import Target
 from specforge.tree import DraftTree
 
 SMALL = Problem(hidden=8, state=9, inner=5, vocab=40, candidates=6, depth=4)
@@ -421,6 +422,31 @@ def test_heads_of_other_kinds_are_not_recorded() -> None:
     assert run_on("auto", head, torch.device("cuda")) is head
     with pytest.raises(IncompatiblePartsError, match=r"'cuda_graph\+eager' has no implementation of Own; use 'eager'"):
         run_on("cuda_graph+eager", head, torch.device("cuda"))
+
+
+@pytest.mark.parametrize("builder", [{"name": "heap", "budget": 12}, {"name": "depthwise", "budget": 12, "width": 6}])
+def test_pipelines_decode_the_same_on_the_golden_checkpoint(
+    builder: dict[str, Any], tiny_target: Target, golden: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The recorded trees are the unrecorded ones bit for bit, and the eager ones but for ties."""
+    monkeypatch.setattr(graph_backend.Graphs, "lacks", lambda self, device: None)
+    runs = []
+    for backend, recorder in (("eager", None), ("cuda_graph+eager", Unrecorded), ("cuda_graph+eager", TapeRecorder)):
+        monkeypatch.setattr(graph_backend, "CudaRecorder", lambda device, recorder=recorder: recorder())
+        drafter = {"name": "domino", "checkpoint": str(TINY / "domino"), "correction": backend}
+        config = PipelineConfig(drafter=drafter, scorer={"name": "conditional", "candidates": 16}, builder=builder)
+        pipeline = Pipeline.from_config(config, target=tiny_target)
+        runs.append(pipeline.generate(golden["prompts"][1], max_new_tokens=24, stop_token_ids=[], trace=True))
+    eager, plain, recorded = runs
+    assert eager.token_ids == plain.token_ids == recorded.token_ids
+    assert len(plain.rounds) == len(recorded.rounds) >= 3
+    for one, two in zip(plain.rounds, recorded.rounds, strict=True):
+        assert_identical(one.tree, two.tree)
+    for one, two in zip(eager.rounds, recorded.rounds, strict=False):
+        gap = deciding_gap(one.tree, two.tree)
+        assert gap < 1e-4
+        if gap:
+            break
 
 
 # --- on a device
