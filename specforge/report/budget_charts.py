@@ -57,11 +57,13 @@ def _speed(points: Sequence[BudgetPoint], view: View) -> Chart:
 
 
 def _speed_table(points: Sequence[BudgetPoint], view: View) -> DataTable:
-    rows = tuple((*_cells(p, view), interval_cell(p.tokens_per_second, 1), number_cell(p.predicted, 1)) for p in points)
-    columns = ("pipeline", "budget", "nodes a round", "tokens/s", "predicted")
-    if all(p.predicted is None for p in points):
-        columns, rows = columns[:-1], tuple(row[:-1] for row in rows)
-    return DataTable(_TITLES[SPEED], columns, rows)
+    predicted = any(p.predicted is not None for p in points)
+    rows = []
+    for p in points:
+        cells = (*_cells(p, view), interval_cell(p.tokens_per_second, 1))
+        rows.append((*cells, number_cell(p.predicted, 1)) if predicted else cells)
+    columns = ("pipeline", "budget", "nodes a round", "tokens/s", *(["predicted"] if predicted else []))
+    return DataTable(_TITLES[SPEED], columns, tuple(rows))
 
 
 def _about_prediction(points: Sequence[BudgetPoint], view: View) -> str:

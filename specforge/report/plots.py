@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH = 4.5
-_LOOK = {
+_LOOK: dict[Any, Any] = {
     "font.size": 9.0,
     "axes.labelsize": 9.0,
     "axes.labelcolor": MUTED,

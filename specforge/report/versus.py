@@ -144,13 +144,14 @@ def _difference(
         change, tested = second / first - 1.0, np.log(second / first)
     fewest = min(prompts)
     return Difference(
-        place,
-        quantity,
-        *(float(values[0]) if np.isfinite(values[0]) else None for values in (first, second)),
-        interval(change, fewest),
-        prompts,
-        paired,
-        p_value(tested, fewest),
+        place=place,
+        quantity=quantity,
+        first=interval(first, 1).estimate,
+        second=interval(second, 1).estimate,
+        change=interval(change, fewest),
+        prompts=prompts,
+        paired=paired,
+        p_value=p_value(tested, fewest),
     )
 
 
