@@ -144,7 +144,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
 )
 
 # What pays on two CPU cores with the bundled target: the sweep in docs/benchmarks.md.
-_ON_CPU = MappingProxyType({"candidates": 32, "budget": 16, "width": 8})
+_ON_CPU = MappingProxyType({"candidates": 16, "budget": 16, "width": 8})
 
 
 def preset_config(name: str, **fields: Any) -> PipelineConfig:

@@ -20,6 +20,6 @@ config = TrainConfig(
         distillation=0.7,
         position_decay=3.0,
     ),
-    optimization=Optimization(steps=100_000, max_minutes=84, batch_size=4, anchors=40, learning_rate=1.5e-3, warmup=50),
+    optimization=Optimization(steps=100_000, max_minutes=83, batch_size=4, anchors=40, learning_rate=1.5e-3, warmup=50),
     reporting=Reporting(log_every=25, save_every=250, validate_every=1500, validation_tokens=48),
 )
