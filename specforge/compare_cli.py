@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -113,6 +114,8 @@ def compare_pipelines(
         print_json(comparison.to_json())
     else:
         _print(comparison)
+    if out is not None:
+        _write_report(out, quiet=as_json)
 
 
 def _temperatures(words: Sequence[str] | None) -> list[float]:
@@ -134,5 +137,15 @@ def _print(comparison: Comparison) -> None:
             place = f"{row.prompt_set} {d.prompt}, T={row.temperature:g}" if several else d.prompt
             where = f"{row.name} parts from ar on {place} at token {d.position} ({d.expected} -> {d.got})"
             print(f"{where}: margin {d.margin:.2e}, noise {d.noise:.2e}: {verdict}")
-    if comparison.folder is not None:
-        print(f"wrote {comparison.folder}")
+
+
+def _write_report(folder: Path, quiet: bool) -> None:
+    """Write the report into the run's folder, if what draws its figures is installed."""
+    if find_spec("matplotlib") is None:
+        written = f"{folder}; for its report: pip install matplotlib, then specforge report {folder}"
+    else:
+        from specforge.report.write import write_report  # matplotlib takes a second to import
+
+        written = str(write_report(folder).page)
+    if not quiet:
+        print(f"wrote {written}")
