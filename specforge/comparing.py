@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from specforge.errors import ConfigError
 from specforge.report import compare as core
@@ -78,7 +78,7 @@ def compare(
     loaded = target if isinstance(target, Target) else None
     selection = select(
         pipelines,
-        target=loaded.name if loaded is not None else None if target is None else os.fspath(target),
+        target=_name(target),
         checkpoints=_paths(checkpoint),
         device=device,
         dtype=dtype,
@@ -99,6 +99,12 @@ def compare(
     )
 
 
+def _name(target: str | os.PathLike[str] | Target | None) -> str | None:
+    if isinstance(target, Target):
+        return target.name
+    return None if target is None else os.fspath(target)
+
+
 def _paths(checkpoint: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
     several = [checkpoint] if isinstance(checkpoint, str | os.PathLike) else checkpoint
     return [os.fspath(path) for path in several]
@@ -106,7 +112,7 @@ def _paths(checkpoint: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 def _prompt_sets(prompts: Prompts, limit: int | None, paper: bool) -> list[PromptSet]:
     single = isinstance(prompts, str | os.PathLike | PromptSet) or not isinstance(prompts, Iterable)
-    sources: list[Any] = [prompts] if single else list(prompts)
+    sources: list[Any] = [prompts] if single else list(cast(Iterable[Any], prompts))
     named = not isinstance(prompts, Mapping)
     if paper and not (named and any(isinstance(source, str) and source in HUB_SETS for source in sources)):
         raise ConfigError(f"the papers' samples are of data sets; give one of {', '.join(HUB_SETS)} as prompts")

@@ -82,9 +82,9 @@ class Pipeline:
         if isinstance(target, PreTrainedModel):
             target = Target.from_model(target)
         loaded = target if isinstance(target, Target) else None
-        if isinstance(target, Target):
-            target, device = target.name, str(target.device)
-        config = suited(preset_config(name).override(target, dtype, device))
+        named = target.name if isinstance(target, Target) else target
+        device = device if loaded is None else str(loaded.device)
+        config = suited(preset_config(name).override(named, dtype, device))
         if checkpoint is not None:
             config = with_checkpoint(config, checkpoint)
         return cls.from_config(config, target=loaded)

@@ -111,8 +111,10 @@ def expand(configs: Mapping[str, PipelineConfig], axes: Sequence[Axis]) -> dict[
 
 def _with(config: PipelineConfig, axis: Axis, value: Any) -> PipelineConfig:
     part: PartConfig = getattr(config, axis.part)
-    changed = PartConfig(_part_name(config, axis.part), {**part.options, axis.option: value})
-    return attrs.evolve(config, **{axis.part: changed})
+    changes: dict[str, Any] = {
+        axis.part: PartConfig(_part_name(config, axis.part), {**part.options, axis.option: value})
+    }
+    return attrs.evolve(config, **changes)
 
 
 def _has(config: PipelineConfig, axis: Axis) -> bool:

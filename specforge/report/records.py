@@ -9,7 +9,7 @@ import numpy as np
 
 from specforge.interfaces import PROPOSAL, SCORES
 from specforge.pipeline import Pipeline
-from specforge.report.divergence import explain
+from specforge.report.divergence import Divergence, explain
 from specforge.report.runfolder import Case, Generation, RoundLine
 from specforge.request import GenerateOptions
 from specforge.result import GenerationResult
@@ -38,7 +38,8 @@ def generation_line(
         result: what came out.
         reference: ``ar``'s output in the first repeat.
     """
-    divergence, lossless = None, None
+    divergence: Divergence | None = None
+    lossless: bool | str | None = None
     if PROPOSAL in pipeline.parts.verifier_for(options.sampling).needed():
         lossless = DISTRIBUTIONAL
     else:

@@ -64,7 +64,7 @@ def summarise(run: RunData) -> tuple[Row, ...]:
         case = line.case
         prompts = groups.setdefault((case.prompt_set, case.temperature, line.pipeline), {})
         prompts.setdefault((case.prompt, case.turn), []).append(line)
-    rows = []
+    rows: list[Row] = []
     for prompt_set in run.settings["prompt_sets"]:
         for temperature in run.settings["temperatures"]:
             if (prompt_set, temperature, BASELINE) not in groups:

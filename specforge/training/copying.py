@@ -7,12 +7,14 @@ turn a token into a guess at the next one. Copied weights know much of that alre
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from specforge.errors import ConfigError
 from specforge.target import Target
+from specforge.training.contract import TrainingModel
 
 PROJECTION_OF_NORM = {
     "self_attn.q_norm.weight": "self_attn.q_proj.weight",
@@ -37,25 +39,26 @@ def copy_from_target(model: nn.Module, target: Target, layers: Sequence[int]) ->
     Raises:
         ConfigError: when there are more or fewer than decoder layers, one is not the target's, or shapes differ.
     """
-    own: nn.ModuleList = model.get_submodule("layers")
+    own = cast(nn.ModuleList, model.get_submodule("layers"))
+    final_norm, projection = model.get_parameter("norm.weight"), model.get_parameter("fc.weight")
     if len(layers) != len(own):
         raise ConfigError(f"copied_layers are {list(layers)}; the drafter has {len(own)} layers, each needs one")
     target.check_taps(tuple(layers))
     norms = []
     for mine, number in zip(own, layers, strict=True):
         theirs = dict(target.layers[number].named_parameters())
-        norms.append(_needed(theirs, "input_layernorm.weight", model.norm.weight, number))
+        norms.append(_needed(theirs, "input_layernorm.weight", final_norm, number))
         for name, parameter in mine.named_parameters():
             if name in theirs or name not in PROJECTION_OF_NORM:
                 parameter.copy_(_needed(theirs, name, parameter, number))
             else:
                 parameter.fill_(_size(theirs[PROJECTION_OF_NORM[name]], norms[-1]))
-    model.norm.weight.copy_(_needed(dict(target.decoder.named_parameters()), "norm.weight", model.norm.weight, None))
-    model.hidden_norm.weight.copy_(torch.stack(norms).mean(dim=0))
-    width = target.hidden_size
-    deepest = model.config.taps.index(max(model.config.taps))
-    model.fc.weight.mul_(MIXING)
-    model.fc.weight[:, deepest * width : (deepest + 1) * width] += torch.eye(width)
+    final_norm.copy_(_needed(dict(target.decoder.named_parameters()), "norm.weight", final_norm, None))
+    model.get_parameter("hidden_norm.weight").copy_(torch.stack(norms).mean(dim=0))
+    width, taps = target.hidden_size, cast(TrainingModel, model).config.taps
+    deepest = taps.index(max(taps))
+    projection.mul_(MIXING)
+    projection[:, deepest * width : (deepest + 1) * width] += torch.eye(width)
 
 
 def _needed(theirs: dict[str, nn.Parameter], name: str, like: Tensor, layer: int | None) -> Tensor:
