@@ -14,7 +14,7 @@ $(VENV)/.installed: pyproject.toml
 	touch $@
 
 demo: $(VENV)/.installed
-	$(BIN)/specforge generate --preset dominotree --rounds --max-new-tokens 96 "Copy this list exactly, then write it a second time: apples, brown bread, cheddar cheese, green tea, olive oil, red onions"
+	$(BIN)/specforge generate --preset dominotree --rounds --max-new-tokens 96 "Give me five tips for learning to cook at home."
 	$(BIN)/specforge compare --presets $(PRESETS) --limit 2 --max-new-tokens 48
 
 test: $(VENV)/.installed
