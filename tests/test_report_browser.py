@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import browser_pages
 import pytest
+from browser_pages import MARKS, OpenPage, offline_pages
 from run_factory import METHODS, Method, make_run, tree, write_run
 
 pytest.importorskip("matplotlib")
-playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install '.[browser]'")
-
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-QUIET = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
-SECONDS = 120_000
-
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(BROWSER is None, reason="needs Chromium or Chrome on the path"),
-]
+pytestmark = MARKS
+browser = browser_pages.browser
 
 
 @pytest.fixture(scope="module")
@@ -33,34 +26,11 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(write_run(tmp_path_factory.mktemp("runs") / "run", make_run(methods, sets))).page
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        found = started.chromium.launch(executable_path=BROWSER, args=QUIET, timeout=SECONDS)
-        yield found
-        found.close()
-
-
 @pytest.fixture
-def open_page(browser: Any, page_file: Path) -> Iterator[Any]:
-    """Open the report at a width, offline; whatever the console or the network says fails the test."""
-    contexts, complaints, requests = [], [], []
-
-    def call(width: int = 1280, **options: Any) -> Any:
-        context = browser.new_context(viewport={"width": width, "height": 800}, offline=True, **options)
-        context.set_default_timeout(SECONDS)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("request", lambda request: requests.append(request.url))
-        page.goto(page_file.as_uri())
-        return page
-
-    yield call
-    for context in contexts:
-        context.close()
-    assert not complaints
+def open_page(browser: Any, page_file: Path) -> Iterator[OpenPage]:
+    """Open the report at a width, offline; whatever the console says, or any request, fails the test."""
+    with offline_pages(browser, page_file, 1280) as (call, requests):
+        yield call
     assert all(url.startswith(("file:", "data:")) for url in requests)
 
 

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import browser_pages
 import pytest
+from browser_pages import MARKS, OpenPage, offline_pages
 from trace_factory import PROMPT, make_trace
 
 from specforge.trace import Trace, write_page
 
-playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
-
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-QUIET = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
-PATIENCE = 120_000
-
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(BROWSER is None, reason="needs Chromium or Chrome on the path"),
-]
-
-OpenPage = Callable[..., Any]
+pytestmark = MARKS
+browser = browser_pages.browser
 
 
 @pytest.fixture(scope="module")
@@ -39,34 +30,11 @@ def page_file(trace: Trace, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        found = started.chromium.launch(executable_path=BROWSER, args=QUIET, timeout=PATIENCE)
-        yield found
-        found.close()
-
-
 @pytest.fixture
 def open_page(browser: Any, page_file: Path) -> Iterator[OpenPage]:
     """Open the page at a width, offline; whatever the console says, or any request, fails the test."""
-    contexts, complaints, requests = [], [], []
-
-    def call(width: int = 1200, **options: Any) -> Any:
-        context = browser.new_context(viewport={"width": width, "height": 800}, offline=True, **options)
-        context.set_default_timeout(PATIENCE)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("request", lambda request: requests.append(request.url))
-        page.goto(page_file.as_uri())
-        return page
-
-    yield call
-    for context in contexts:
-        context.close()
-    assert complaints == []
+    with offline_pages(browser, page_file, 1200) as (call, requests):
+        yield call
     assert set(requests) <= {page_file.as_uri(), "data:,"}
 
 
