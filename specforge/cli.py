@@ -29,8 +29,11 @@ from specforge.cli_options import (
     MaxNewTokens,
     MinP,
     Penalty,
+    PresetName,
+    PromptText,
     Raw,
     Seed,
+    Stop,
     TargetName,
     Temperature,
     TemplateArg,
@@ -99,8 +102,8 @@ def _print_group(console: Console, title: str, entries: dict[str, str]) -> None:
 
 @app.command()
 def generate(
-    prompt: Annotated[str, typer.Argument(help="The prompt; `-` reads it from standard input.")],
-    preset: Annotated[str | None, typer.Option("--preset", help="A named pipeline; see `specforge list`.")] = None,
+    prompt: PromptText,
+    preset: PresetName = None,
     config: ConfigFile = None,
     target: TargetName = None,
     checkpoint: Checkpoint = None,
@@ -113,7 +116,7 @@ def generate(
     min_p: MinP = 0.0,
     repetition_penalty: Penalty = 1.0,
     seed: Seed = 0,
-    stop: Annotated[list[str] | None, typer.Option("--stop", help="Stop after this text; may be repeated.")] = None,
+    stop: Stop = None,
     raw: Raw = False,
     template_arg: TemplateArg = None,
     rounds: Annotated[bool, typer.Option("--rounds", help="Mark the tokens that came together in a round.")] = False,

@@ -12,6 +12,9 @@ import typer
 
 from specforge.errors import ConfigError
 
+PromptText = Annotated[str, typer.Argument(help="The prompt; `-` reads it from standard input.")]
+PresetName = Annotated[str | None, typer.Option("--preset", help="A named pipeline; see `specforge list`.")]
+Stop = Annotated[list[str] | None, typer.Option("--stop", help="Stop after this text; may be repeated.")]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="Python file with `config = PipelineConfig(...)`.")]
 TargetName = Annotated[str | None, typer.Option("--target", help="Folder or hub id; default: the bundled SmolLM2.")]
 Checkpoint = Annotated[str | None, typer.Option("--checkpoint", help="Drafter checkpoint: folder or hub id.")]

@@ -18,8 +18,11 @@ from specforge.cli_options import (
     MaxNewTokens,
     MinP,
     Penalty,
+    PresetName,
+    PromptText,
     Raw,
     Seed,
+    Stop,
     TargetName,
     Temperature,
     TemplateArg,
@@ -38,8 +41,8 @@ MOST_NODES = 16
 
 
 def trace(
-    prompt: Annotated[str, typer.Argument(help="The prompt; `-` reads it from standard input.")],
-    preset: Annotated[str | None, typer.Option("--preset", help="A named pipeline; see `specforge list`.")] = None,
+    prompt: PromptText,
+    preset: PresetName = None,
     config: ConfigFile = None,
     target: TargetName = None,
     checkpoint: Checkpoint = None,
@@ -52,7 +55,7 @@ def trace(
     min_p: MinP = 0.0,
     repetition_penalty: Penalty = 1.0,
     seed: Seed = 0,
-    stop: Annotated[list[str] | None, typer.Option("--stop", help="Stop after this text; may be repeated.")] = None,
+    stop: Stop = None,
     raw: Raw = False,
     template_arg: TemplateArg = None,
     html: Annotated[Path | None, typer.Option("--html", help="Write a page here, in place of the trees.")] = None,
