@@ -6,10 +6,16 @@ that: in bf16, ties among the best logits are common, and builders are compared 
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+_Floats = npt.NDArray[np.float32]
+_Indices = npt.NDArray[np.int64]
+_Bits = TypeVar("_Bits", Tensor, npt.NDArray[np.int32])
 
 _INDEX_BITS = 32
 _INDEX_MASK = (1 << _INDEX_BITS) - 1
@@ -19,6 +25,8 @@ _FEW_ENTRIES = 256
 """Most entries that the host sorts faster than it selects among them."""
 _CHUNK = 32
 """Entries that share a maximum in the first pass over a long row."""
+_FEW_CHUNKS = 32
+"""A search of ``k`` chunks is faster than a pass over all entries if there are so many times more of them."""
 
 
 def exact_topk(scores: Tensor, k: int, shift: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -68,7 +76,8 @@ def _select(rows: Tensor, k: int, shift: Tensor | None) -> tuple[Tensor, Tensor]
 def _select_above_threshold(rows: Tensor, k: int, shift: Tensor | None) -> tuple[Tensor, Tensor]:
     """Select among the entries that reach the ``k``-th highest of the chunks' maxima, which ``k`` entries do.
 
-    One cheap pass over the rows finds the thresholds, and one the few entries above them.
+    One cheap pass over the rows finds the thresholds; the few entries above them are in the few chunks that reach
+    them, or, where those are no longer few, found by a second pass.
     """
     maxima = _spread_maxima(rows)
     if bool(np.isnan(maxima).any()) or not (shift is None or bool(shift.isfinite().all())):
@@ -81,21 +90,53 @@ def _select_above_threshold(rows: Tensor, k: int, shift: Tensor | None) -> tuple
         slack = 4 * torch.finfo(torch.float32).eps * (np.abs(thresholds) + np.abs(shifts))
         thresholds = np.where(np.isinf(thresholds), thresholds, thresholds - slack)
     entries = rows.numpy()
-    found = np.flatnonzero(entries >= thresholds)
-    lines, columns = np.divmod(found, entries.shape[1])
-    falling = shifts[lines, 0] - entries[lines, columns]
-    first = np.searchsorted(lines, np.arange(len(entries)))
-    best = np.lexsort((falling, lines))[first[:, None] + np.arange(k)]
-    return torch.from_numpy(-falling[best]), torch.from_numpy(columns[best])
+    few = _FEW_CHUNKS * k <= maxima.shape[1]
+    lines, columns = _search_chunks(entries, maxima, thresholds) if few else _places(entries >= thresholds)
+    falling = shifts[lines, 0] - entries[lines, columns] + np.float32(0)
+    keys = (_in_order(falling.view(np.int32)).astype(np.int64) << _INDEX_BITS) | columns
+    # The host sorts plain integers several times as fast as it ranks entries by two arrays.
+    pieces = np.split(keys, np.searchsorted(lines, np.arange(1, len(entries))))
+    best = np.stack([np.sort(piece)[:k] for piece in pieces])
+    values = -_in_order((best >> _INDEX_BITS).astype(np.int32)).view(np.float32)
+    return torch.from_numpy(values), torch.from_numpy(best & _INDEX_MASK)
 
 
-def _spread_maxima(rows: Tensor) -> npt.NDArray[np.float32]:
-    """Return the maxima of chunks of ``_CHUNK`` entries that lie far apart, ``[n, V // _CHUNK]``.
+def _search_chunks(entries: _Floats, maxima: _Floats, thresholds: _Floats) -> tuple[_Indices, _Indices]:
+    """Return the lines, ascending, and the columns of the entries that reach their line's threshold."""
+    chunks = maxima.shape[1]
+    lines, chosen = _places(maxima >= thresholds)
+    columns = chosen[:, None] + chunks * np.arange(-(-entries.shape[1] // chunks))
+    within = columns < entries.shape[1]
+    values = entries[lines[:, None], np.where(within, columns, 0)]
+    places, members = _places(within & (values >= thresholds[lines]))
+    return lines[places], columns[places, members]
 
-    Any chunks would do; these are compared a vector of columns at a time. What the last ones leave over is in none.
+
+def _places(true: npt.NDArray[np.bool_]) -> tuple[_Indices, _Indices]:
+    """Return the rows, ascending, and the columns of what is true; ``np.nonzero`` would take several times as long."""
+    return np.divmod(np.flatnonzero(true), true.shape[1])
+
+
+def _in_order(bits: _Bits) -> _Bits:
+    """Map the int32 bits of floats to integers in their order, or back.
+
+    As integers floats order by their bits, negative ones the wrong way round, until their magnitude is inverted.
+    """
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+def _spread_maxima(rows: Tensor) -> _Floats:
+    """Return the maxima of chunks of at least ``_CHUNK`` entries that lie far apart, ``[n, V // _CHUNK]``.
+
+    Chunk ``c`` of ``C`` is the columns ``c, c + C, c + 2C, ...``: those are compared a vector of columns at a time.
     """
     count = rows.shape[1] // _CHUNK
-    return rows[:, : count * _CHUNK].unflatten(1, (_CHUNK, count)).amax(dim=1).numpy()
+    whole = rows.shape[1] // count
+    maxima = rows[:, : whole * count].unflatten(1, (whole, count)).amax(dim=1).numpy()
+    rest = rows[:, whole * count :].numpy()
+    first = maxima[:, : rest.shape[1]]
+    np.maximum(first, rest, out=first)
+    return maxima
 
 
 def _select_in_chunks(keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -132,9 +173,7 @@ def _select_by_sorting(keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 def _select_by_composite_keys(keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Select on int64 keys that hold the value above and the index, reversed, below: no two are equal."""
-    bits = keys.float().view(torch.int32)
-    # As integers, floats order by their bits; negative ones the wrong way round, until their magnitude is inverted.
-    ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(torch.int64)
+    ordered = _in_order(keys.float().view(torch.int32)).to(torch.int64)
     reversed_index = _INDEX_MASK - torch.arange(keys.shape[1], device=keys.device)
     best = torch.topk((ordered << _INDEX_BITS) | reversed_index, k).values
     indices = _INDEX_MASK - (best & _INDEX_MASK)

@@ -14,7 +14,7 @@ A builder uses the policy like this::
 
     self.policy = BudgetPolicy.of(budget, cost_model, calibration)    # once
     self.policy.bind(target, drafter)                                 # in bind
-    edges = self.policy.calibrate(depth, candidates.log_probs)        # the edges to search by; raw where uncalibrated
+    calibrate = self.policy.calibrate                                 # maps edges to those to search by, or None
     run = self.policy.start(round.root_position)                      # one node at a time, best first ...
     if not run.admit(score): break
     kept = self.policy.best_size(scores, round.root_position)         # ... or all scores at once, best first
@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -187,12 +187,13 @@ class BudgetPolicy:
             raise ConfigError("the cost model is to be measured; bind the policy to a target and a drafter first")
         return self.cost_model.round_seconds(self.budget, context)
 
-    def calibrate(self, depth: int, log_probs: Tensor) -> Tensor:
-        """Return the edge log-probabilities to search by, for draft position ``depth``: the raw ones by default.
+    @property
+    def calibrate(self) -> Callable[[int, Tensor], Tensor] | None:
+        """What maps a draft position and raw edge log-probabilities to those to search by; ``None``: they are those.
 
-        The result has the shape, dtype and device of ``log_probs``; within a depth the order is kept.
+        The result has their shape, dtype and device; within a depth the order is kept.
         """
-        return log_probs if self.calibration is None else self.calibration.apply(depth, log_probs)
+        return None if self.calibration is None else self.calibration.apply
 
     def observe(self, tree: DraftTree, verdict: Verdict) -> None:
         """Let the calibration learn from a verified tree, where it is there and learns."""

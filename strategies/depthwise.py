@@ -312,7 +312,7 @@ class DepthWise(TreeBuilder):
         if limit < 1:
             return DraftTree.root_only(round.root)
         on_device = round.history.device.type != "cpu"
-        static = on_device or (self._calibrate is None and replayable(draft, scorer))
+        static = on_device or (self.policy.calibrate is None and replayable(draft, scorer))
         if self.mode == FIXED:
             return self._build_fixed(draft, scorer, round, limit, static)
         plan = Plan(limit, SameWidth(self.width), self.budget, self.beta, static)
@@ -322,18 +322,14 @@ class DepthWise(TreeBuilder):
         """Let the calibration learn from a verified round."""
         self.policy.observe(tree, verdict)
 
-    @property
-    def _calibrate(self) -> Calibrate | None:
-        return None if self.policy.calibration is None else self.policy.calibrate
-
     def _build_pruned(self, draft: Draft, scorer: Scorer, round: Round, plan: Plan) -> DraftTree:
         round = evolve(round, max_children=at_most(self.width, self.budget, round.max_children))
-        grown = grow_on_host(draft, scorer, round, plan, self._calibrate)
+        grown = grow_on_host(draft, scorer, round, plan, self.policy.calibrate)
         if grown is None:
             return DraftTree.root_only(round.root)
         scores = grown.scores[grown.order]
         size = self.policy.best_size(scores[scores > -np.inf], round.root_position)
-        return grown.tree(round.root, np.sort(grown.order[:size]), self._calibrate is not None)
+        return grown.tree(round.root, np.sort(grown.order[:size]), self.policy.calibrate is not None)
 
     def _build_fixed(self, draft: Draft, scorer: Scorer, round: Round, limit: int, static: bool) -> DraftTree:
         """Grow with an even share a depth; once more where a depth turns out to have too few candidates for it.
@@ -343,12 +339,12 @@ class DepthWise(TreeBuilder):
         round = evolve(round, max_children=at_most(self.budget, round.max_children))
         share = EvenShare(self.budget, limit)
         while True:
-            grown = grow_on_host(draft, scorer, round, Plan(limit, share, static=static), self._calibrate)
+            grown = grow_on_host(draft, scorer, round, Plan(limit, share, static=static), self.policy.calibrate)
             if grown is None:
                 return DraftTree.root_only(round.root)
             real = grown.scores > -np.inf
             counts = [int(level.sum()) for level in np.split(real, np.cumsum(grown.sizes)[:-1])]
             short = next((depth for depth, count in enumerate(counts) if count < grown.sizes[depth]), None)
             if short is None or short + 1 == limit or counts[short] == 0:
-                return grown.tree(round.root, np.flatnonzero(real), self._calibrate is not None)
+                return grown.tree(round.root, np.flatnonzero(real), self.policy.calibrate is not None)
             share = evolve(share, filled=(*share.filled, (short, counts[short])))

@@ -73,21 +73,20 @@ def search_edges(candidates: Candidates, depth: int, calibrate: Calibrate | None
 class DepthRows:
     """The rows of a path-independent scorer: each depth is expanded once, and all are copied to the host together."""
 
-    def __init__(self, draft: Draft, scorer: Scorer, round: Round, limit: int, calibrate: Calibrate) -> None:
-        found: list[tuple[Tensor, Tensor, Tensor]] = []
-        state = scorer.begin(draft, round)
-        for depth in range(limit):
-            candidates = scorer.expand(draft, depth, state)
-            edges, raw = search_edges(candidates, depth, calibrate)
-            if no_candidates(edges):
-                break
-            found.append((candidates.tokens[0], edges[0], raw[0]))
-            if depth + 1 < limit:
-                first = torch.zeros(1, dtype=torch.int64, device=raw.device)
-                state = scorer.advance(draft, depth, state, first, candidates.tokens[0, :1])
-        arrays = to_host([tensor for row in found for tensor in row])
-        self._arrays = [arrays[start : start + 3] for start in range(0, len(arrays), 3)]
+    def __init__(self, draft: Draft, scorer: Scorer, round: Round, limit: int, calibrate: Calibrate | None) -> None:
+        depths = _one_row_a_depth(draft, scorer, round, limit)
+        self._arrays: list[tuple[Array, Array, Array]] = []
         self._rows: dict[int, HostRow] = {}
+        if not depths:
+            return
+        sizes = [candidates.tokens.shape[1] for candidates in depths]
+        # Every operation costs its launch, so all depths go through each together, as one row.
+        raw = as_edges(torch.cat([candidates.log_probs[0] for candidates in depths]))
+        tensors = [torch.cat([candidates.tokens[0] for candidates in depths]), raw]
+        if calibrate is not None:
+            tensors.append(torch.cat([calibrate(depth, row) for depth, row in enumerate(raw.split(sizes))]))
+        tokens, raw_rows, *others = (np.split(array, np.cumsum(sizes)[:-1]) for array in to_host(tensors))
+        self._arrays = list(zip(tokens, others[0] if others else raw_rows, raw_rows, strict=True))
 
     def root(self) -> Place:
         """Return depth 0."""
@@ -105,11 +104,19 @@ class DepthRows:
         return (place[0] + 1, 0)
 
 
-def no_candidates(edges: Tensor) -> bool:
-    """Whether no row has a candidate, as far as the host can tell without waiting for a device."""
-    if edges.shape[-1] == 0:
-        return True
-    return edges.device.type == "cpu" and not bool((edges > float("-inf")).any())
+def _one_row_a_depth(draft: Draft, scorer: Scorer, round: Round, limit: int) -> list[Candidates]:
+    """Return the candidates of all depths down to the first that has none."""
+    found: list[Candidates] = []
+    state = scorer.begin(draft, round)
+    only = torch.zeros(1, dtype=torch.int64, device=round.history.device)
+    for depth in range(limit):
+        candidates = scorer.expand(draft, depth, state)
+        if candidates.tokens.shape[1] == 0:
+            break
+        found.append(candidates)
+        if depth + 1 < limit:
+            state = scorer.advance(draft, depth, state, only, candidates.tokens[0, :1])
+    return found
 
 
 @define(eq=False)
@@ -150,7 +157,7 @@ class PathRows:
     """
 
     def __init__(
-        self, draft: Draft, scorer: Scorer, round: Round, budget: int, calibrate: Calibrate, lookahead: int
+        self, draft: Draft, scorer: Scorer, round: Round, budget: int, calibrate: Calibrate | None, lookahead: int
     ) -> None:
         """Expand the root.
 
@@ -159,7 +166,7 @@ class PathRows:
             scorer: scores the candidates.
             round: the round.
             budget: the most nodes that will be taken.
-            calibrate: maps edge log-probabilities to those that the search goes by.
+            calibrate: maps edge log-probabilities to those that the search goes by; ``None``: by those given.
             lookahead: the most nodes to expand in one call.
         """
         self._draft = draft

@@ -76,7 +76,7 @@ class Heap(TreeBuilder):
         if limit < 1:
             return DraftTree.root_only(round.root)
         round = evolve(round, max_children=at_most(self.budget, round.max_children))
-        if self.lookahead is None and self.policy.calibration is None and replayable(draft, scorer):
+        if self.lookahead is None and self.policy.calibrate is None and replayable(draft, scorer):
             return self._build_at_once(draft, scorer, round, limit)
         calibrate = self.policy.calibrate
         rows: Rows
@@ -85,7 +85,7 @@ class Heap(TreeBuilder):
         else:
             rows = PathRows(draft, scorer, round, self.budget, calibrate, self.lookahead or _LOOKAHEAD)
         search = BestFirst(rows, round.root, limit, self.budget)
-        return search.tree(self.policy.start(round.root_position), self.policy.calibration is not None)
+        return search.tree(self.policy.start(round.root_position), calibrate is not None)
 
     def observe(self, tree: DraftTree, verdict: Verdict) -> None:
         """Let the calibration learn from a verified round."""

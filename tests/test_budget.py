@@ -274,8 +274,7 @@ def test_auto_measures_at_bind(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_raw_edges_pass_through_and_nothing_is_learned_without_a_calibration() -> None:
     policy = BudgetPolicy.of(4)
-    rows = torch.tensor([[-0.5, -2.0]])
-    assert policy.calibrate(0, rows) is rows
+    assert policy.calibrate is None
     policy.observe(DraftTree([1, 2], [-1, 0]), Verdict((0, 1), 3))
 
 
@@ -283,6 +282,7 @@ def test_observed_rounds_reach_the_calibration() -> None:
     policy = BudgetPolicy.of(4, None, "online")
     tree = DraftTree([1, 2], [-1, 0], log_probs=[0.0, -0.125])
     rows = torch.tensor([[-0.125, -2.0]])
+    assert policy.calibrate is not None
     assert torch.equal(policy.calibrate(0, rows), rows)
     for _ in range(50):
         policy.observe(tree, Verdict((0,), 3))

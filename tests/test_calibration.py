@@ -215,7 +215,9 @@ def chosen_budget(calibration: Calibration | None, raw: np.ndarray, cap: int) ->
     """Return the nodes a cost-aware chain of edges ``raw`` gets."""
     costs = CostModel(0.5, (0,), (0, cap), ((1.0, 1.0 + 0.2 * cap),))
     policy = BudgetPolicy.of(cap, costs, calibration)
-    edges = [policy.calibrate(depth, torch.tensor([np.log(p)])) for depth, p in enumerate(raw)]
+    edges = [torch.tensor([np.log(p)]) for p in raw]
+    if policy.calibrate is not None:
+        edges = [policy.calibrate(depth, edge) for depth, edge in enumerate(edges)]
     return policy.best_size(torch.cumsum(torch.cat(edges), 0), 0)
 
 
