@@ -283,6 +283,10 @@ class CorrectionHead(ABC):
     first_corrected: int = 0
     replays: bool = False
 
+    def tuned(self) -> CorrectionHead:
+        """Return this head as plain operations run it fastest on its device; by default as it is."""
+        return self
+
     @abstractmethod
     def begin(self, draft: Draft, root: Tensor) -> State:
         """Return the state after the root, ``[1]`` int64."""

@@ -95,8 +95,8 @@ def _select_above_threshold(rows: Tensor, k: int, shift: Tensor | None) -> tuple
     falling = shifts[lines, 0] - entries[lines, columns] + np.float32(0)
     keys = (_in_order(falling.view(np.int32)).astype(np.int64) << _INDEX_BITS) | columns
     # The host sorts plain integers several times as fast as it ranks entries by two arrays.
-    pieces = np.split(keys, np.searchsorted(lines, np.arange(1, len(entries))))
-    best = np.stack([np.sort(piece)[:k] for piece in pieces])
+    ends = np.searchsorted(lines, np.arange(len(entries)), side="right").tolist()
+    best = np.stack([np.sort(keys[start:end])[:k] for start, end in zip([0, *ends], ends, strict=False)])
     values = -_in_order((best >> _INDEX_BITS).astype(np.int32)).view(np.float32)
     return torch.from_numpy(values), torch.from_numpy(best & _INDEX_MASK)
 

@@ -244,9 +244,11 @@ def _worth_following(keys: list[Array], budget: int | None) -> int:
     deeper and of no higher key. A node that takes a place which such a descendant would have taken ranks below it at
     its depth, and is not chosen either.
     """
-    last, known = keys[-1], np.concatenate(keys)
-    worst = -np.inf if budget is None or len(known) < budget else np.partition(known, -budget)[-budget]
-    return int(((last > -np.inf) & (last > worst)).sum())
+    last, count = keys[-1], sum(map(len, keys))
+    worst = -np.inf
+    if budget is not None and count >= budget:
+        worst = max(worst, np.partition(np.concatenate(keys), count - budget)[count - budget])
+    return int(np.count_nonzero(last > worst))
 
 
 def prune(tree: Supertree, budget: int) -> Tensor:

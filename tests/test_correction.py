@@ -61,6 +61,29 @@ def walk(head: CorrectionHead, candidates: Tensor | None) -> list[Tensor]:
     return found
 
 
+def test_the_host_runs_small_16_bit_heads_in_float32() -> None:
+    head = with_table(random_head())
+    names = ["input_weight", "state_weight", "down", "up", "input_table"]
+    narrow = attrs.evolve(head, **{name: getattr(head, name).bfloat16() for name in names})
+    rounded = attrs.evolve(head, **{name: getattr(narrow, name).float() for name in names})
+    wide = run_on("eager", narrow, CPU)
+    exact = walk(rounded, None)
+    # what is left of 16 bits is in the output rows, whose product is in theirs over the vocabulary, and only there
+    slices = torch.arange(VOCABULARY).expand(DEPTH, -1)
+    assert all(torch.equal(one, other) for one, other in zip(walk(wide, slices), walk(rounded, slices), strict=True))
+    for one, other in zip(walk(wide, None), exact, strict=True):
+        assert not torch.equal(one, other)
+        torch.testing.assert_close(one, other, atol=1e-2, rtol=2e-2)
+    assert run_on("eager", head, CPU) is head
+
+
+def test_the_host_runs_large_16_bit_heads_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specforge.correction.domino.LARGE_WEIGHT", 1)
+    head = random_head()
+    narrow = attrs.evolve(head, state_weight=head.state_weight.bfloat16(), down=head.down.bfloat16())
+    assert run_on("eager", narrow, CPU) is narrow
+
+
 @pytest.mark.parametrize("large", [1, 1 << 20], ids=["shared", "unshared"])
 def test_a_table_of_input_products_changes_no_number(large: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linear, "LARGE_WEIGHT", large)

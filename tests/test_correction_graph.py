@@ -22,7 +22,7 @@ from recorders import TapeRecorder, Unrecorded
 from table_scorers import TableHead
 from torch import Tensor
 
-from specforge import Pipeline, PipelineConfig, ordering
+from specforge import Pipeline, PipelineConfig, children, ordering
 from specforge.cli import main
 from specforge.correction import graph_backend, graph_head
 from specforge.correction.backends import backend_names, run_on
@@ -52,12 +52,13 @@ gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA dev
 
 @pytest.fixture(autouse=True)
 def _select_as_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take the way through exact top-k that waits for nothing; the host's reads values."""
+    """Take the ways through exact top-k and children that wait for nothing; the host's read values."""
 
     def select(rows: Tensor, k: int, shift: Tensor | None) -> tuple[Tensor, Tensor]:
         return ordering._select_whole(ordering.comparable(rows if shift is None else rows - shift), k)
 
     monkeypatch.setattr(ordering, "_select", select)
+    monkeypatch.setattr(children, "_FEW_CANDIDATES", 0)
 
 
 def rounds(problem: Problem, head: Any, builder: TreeBuilder, scorer: Conditional = SCORER) -> list[DraftTree]:

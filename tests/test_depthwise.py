@@ -27,7 +27,7 @@ from torch import Tensor
 
 from specforge import children, registry
 from specforge.errors import ConfigError
-from specforge.interfaces import Candidates, Draft, Round, Verdict
+from specforge.interfaces import Candidates, Children, Draft, Round, Verdict
 from specforge.sampling import KeyedUniforms, SamplingParams
 from specforge.strategies import depthwise
 from specforge.strategies.conditional import Conditional
@@ -149,10 +149,16 @@ def test_catches_ties_broken_by_later_entries(
         values, indices = depthwise_topk(scores.flip(-1), k)
         return values, scores.shape[-1] - 1 - indices
 
-    depthwise_topk = depthwise.exact_topk
+    def later_children_first(scores: Tensor, *rows: Any) -> Children:
+        *rows, width = rows
+        found = best_on_host(scores.flip(0), *(row.flip(0, 1) for row in rows), width)
+        return attrs.evolve(found, rows=len(scores) - 1 - found.rows)
+
+    depthwise_topk, best_on_host = depthwise.exact_topk, children._best_on_host
     build = fixed if check is check_fixed else pruned
     assert caught(check, build, TRIALS) == 0
     monkeypatch.setattr(children, "exact_topk", later_first)
+    monkeypatch.setattr(children, "_best_on_host", later_children_first)
     monkeypatch.setattr(depthwise, "exact_topk", later_first)
     assert caught(check, build, TRIALS) > 5
 

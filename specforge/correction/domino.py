@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 from torch import Tensor
 from torch.nn import functional as F
 
-from specforge.correction.linear import project, project_at
+from specforge.correction.linear import LARGE_WEIGHT, project, project_at
 from specforge.correction.slices import Slices, slice_product
 from specforge.interfaces import CorrectionHead, Draft
 
@@ -46,8 +46,8 @@ class DominoCorrection(CorrectionHead):
     Attributes:
         embed: tokens ``[n]`` -> the target's embeddings ``[n, H]``.
         input_weight: ``[3G, H]``, gates in PyTorch's order: reset, update, new.
-        state_weight: ``[3G, G]``.
-        down: ``W1``, ``[E, H + G]``.
+        state_weight: ``[3G, G]``, of the dtype of recurrent states.
+        down: ``W1``, ``[E, H + G]``, of the dtype of the products with it.
         up: ``W2``, ``[V, E]``.
         first_corrected: draft positions below this one keep their base logits.
         input_table: ``[V, 3G]``, every token's embedding times ``input_weight`` (see ``input_table``), which are then
@@ -74,6 +74,13 @@ class DominoCorrection(CorrectionHead):
     def _state_columns(self) -> Tensor:
         return self.down[:, -self.state_weight.shape[1] :].contiguous()
 
+    def tuned(self) -> DominoCorrection:
+        """Widen small weights on the host, which sets up a 16-bit product for longer than it computes a wider one."""
+        weight = self.state_weight
+        if weight.device.type != "cpu" or weight.dtype == torch.float32 or weight.numel() >= LARGE_WEIGHT:
+            return self
+        return evolve(self, state_weight=self.state_weight.float(), down=self.down.float())
+
     def begin(self, draft: Draft, root: Tensor) -> DominoState:
         """Return the state after the root, ``[1]`` int64."""
         if draft.hidden is None:
@@ -95,10 +102,12 @@ class DominoCorrection(CorrectionHead):
         return DominoState(recurrent, state.projected, state.slices)
 
     def from_input(self, tokens: Tensor) -> Tensor:
-        """Return the embeddings of ``tokens`` ``[m]`` times ``input_weight``, ``[m, 3G]``."""
+        """Return the embeddings of ``tokens`` ``[m]`` times ``input_weight``, ``[m, 3G]``, in the GRU's dtype."""
         if self.input_table is None:
-            return project_at(self.embed, tokens, self.input_weight)
-        return self.input_table.index_select(0, tokens)
+            found = project_at(self.embed, tokens, self.input_weight)
+        else:
+            found = self.input_table.index_select(0, tokens)
+        return found.to(self.state_weight.dtype)
 
     def _first_step(self, tokens: Tensor) -> Tensor:
         """Run the GRU over ``tokens`` from the zero state, of which every product is zero."""

@@ -19,9 +19,10 @@ BLOCKED_ROWS = 6
 def project(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return ``rows [n, in]`` times ``weight [out, in]`` transposed, plus ``bias [out]``: ``[n, out]``, of any strides.
 
-    The host's matrix library packs its right-hand operand at every call. ``(W x^T)^T`` makes that operand the few
-    rows and not the weight.
+    All is done in the dtype of ``weight``. The host's matrix library packs its right-hand operand at every call.
+    ``(W x^T)^T`` makes that operand the few rows and not the weight.
     """
+    rows = rows.to(weight.dtype)
     large = rows.device.type == "cpu" and weight.numel() >= LARGE_WEIGHT
     if not large or rows.shape[0] > FEW_ROWS or not _pays(rows):
         return F.linear(rows, weight, bias)
