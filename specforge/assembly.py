@@ -127,6 +127,26 @@ def with_checkpoint(config: PipelineConfig, checkpoint: str) -> PipelineConfig:
     return with_drafter_options(config, checkpoint=checkpoint)
 
 
+def with_fitting_checkpoint(config: PipelineConfig, checkpoint: str, kind: str, name: str) -> PipelineConfig:
+    """Return a copy whose drafter reads ``checkpoint``; one of another kind that can ignore its head does, and says so.
+
+    Args:
+        config: the pipeline.
+        checkpoint: what to read.
+        kind: the kind of drafter that it was made for.
+        name: what the log calls the pipeline.
+
+    Raises:
+        ConfigError: when the drafter reads none.
+    """
+    drafter = registry.drafters.get(config.drafter.name)
+    config = with_checkpoint(config, checkpoint)
+    if getattr(drafter, "kind", None) in (None, kind) or "ignore_head" not in option_names(drafter):
+        return config
+    logger.warning("%s drafts with the backbone of %s alone; its %s head is ignored", name, checkpoint, kind)
+    return with_drafter_options(config, ignore_head=True)
+
+
 def with_bundled_drafter(config: PipelineConfig, target: str) -> PipelineConfig:
     """Return a copy that drafts with the bundled drafter, if ``target`` is what it was made for.
 
@@ -142,12 +162,9 @@ def with_bundled_drafter(config: PipelineConfig, target: str) -> PipelineConfig:
     needs = "checkpoint" in options and options["checkpoint"].default is inspect.Parameter.empty
     if target != BUNDLED_TARGET or not needs or "checkpoint" in config.drafter.options:
         return config
-    if getattr(drafter, "kind", None) == BUNDLED_DRAFTER_KIND:
-        return with_drafter_options(config, checkpoint=BUNDLED_DRAFTER)
-    if "ignore_head" not in options:
+    if getattr(drafter, "kind", None) != BUNDLED_DRAFTER_KIND and "ignore_head" not in options:
         return config
-    logger.warning("%s drafts with the backbone of %s alone, without its head", config.drafter.name, BUNDLED_DRAFTER)
-    return with_drafter_options(config, checkpoint=BUNDLED_DRAFTER, ignore_head=True)
+    return with_fitting_checkpoint(config, BUNDLED_DRAFTER, BUNDLED_DRAFTER_KIND, config.drafter.name)
 
 
 def with_drafter_options(config: PipelineConfig, **options: Any) -> PipelineConfig:

@@ -39,10 +39,10 @@ from specforge.cli_options import (
     TemplateArg,
     TopK,
     TopP,
+    generation_options,
     print_json,
     sampling_options,
     standard_input,
-    template_args,
 )
 from specforge.config import AUTO, PipelineConfig, load_config_file
 from specforge.cost_model import CostModel
@@ -124,11 +124,8 @@ def generate(
 ) -> None:
     """Stream the text of one pipeline, then a line of figures."""
     options = {
-        "max_new_tokens": max_new_tokens,
+        **generation_options(max_new_tokens, stop, raw, template_arg),
         **sampling_options(temperature, top_k, top_p, min_p, repetition_penalty, seed),
-        "stop_strings": tuple(stop or ()),
-        "raw": raw,
-        "template_args": template_args(template_arg),
     }
     pipeline = Pipeline.from_config(one_config(preset, config, target, checkpoint, device, dtype))
     stream = pipeline.stream(standard_input() if prompt == "-" else prompt, **options)

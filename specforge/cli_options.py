@@ -48,6 +48,22 @@ def standard_input() -> str:
         raise ConfigError(f"standard input is not UTF-8 text: {error.reason} at byte {error.start}") from error
 
 
+def generation_options(
+    max_new_tokens: int, stop: Sequence[str] | None, raw: bool, template_arg: Sequence[str] | None
+) -> dict[str, Any]:
+    """Return what is not sampling as keywords of ``Pipeline.generate``.
+
+    Raises:
+        ConfigError: for a template argument that is none.
+    """
+    return {
+        "max_new_tokens": max_new_tokens,
+        "stop_strings": tuple(stop or ()),
+        "raw": raw,
+        "template_args": template_args(template_arg),
+    }
+
+
 def sampling_options(
     temperature: float, top_k: int, top_p: float, min_p: float, repetition_penalty: float, seed: int
 ) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from attrs import frozen
 
 from specforge import registry
-from specforge.assembly import option_names, takes_checkpoint, with_checkpoint, with_drafter_options
+from specforge.assembly import takes_checkpoint, with_checkpoint, with_fitting_checkpoint
 from specforge.checkpoints import open_checkpoint
 from specforge.config import AUTO, PipelineConfig, load_config_file
 from specforge.errors import ConfigError
@@ -20,8 +19,6 @@ from specforge.presets import preset_config, suited
 from specforge.report.grid import Axis, expand
 from specforge.report.records import BASELINE
 from specforge.target import Target, load_target
-
-logger = logging.getLogger("specforge")
 
 Choice = str | os.PathLike[str] | PipelineConfig | Pipeline
 """A preset's name, a config file, a config, or a pipeline."""
@@ -160,18 +157,12 @@ def deal_checkpoints(configs: dict[str, PipelineConfig], checkpoints: Sequence[s
 
 
 def _dealt(name: str, config: PipelineConfig, kinds: dict[str, str]) -> PipelineConfig:
-    drafter = registry.drafters.get(config.drafter.name)
-    wanted = getattr(drafter, "kind", None)
-    fitting = [checkpoint for checkpoint, kind in kinds.items() if kind == wanted]
-    found = fitting or list(kinds)
+    wanted = getattr(registry.drafters.get(config.drafter.name), "kind", None)
+    found = [checkpoint for checkpoint, kind in kinds.items() if kind == wanted] or list(kinds)
     if len(found) > 1:
         given = ", ".join(f"{checkpoint!r} ({kind})" for checkpoint, kind in kinds.items())
         raise ConfigError(f"pipeline {name!r} could read any of {given}; give one that its drafter was made for")
-    config = with_checkpoint(config, found[0])
-    if fitting or wanted is None or "ignore_head" not in option_names(drafter):
-        return config
-    logger.warning("%s drafts with the backbone of %s alone; its %s head is ignored", name, found[0], kinds[found[0]])
-    return with_drafter_options(config, ignore_head=True)
+    return with_fitting_checkpoint(config, found[0], kinds[found[0]], name)
 
 
 def share_target(selection: Selection, target: Target | None = None) -> dict[str, Pipeline]:

@@ -28,10 +28,10 @@ from specforge.cli_options import (
     TemplateArg,
     TopK,
     TopP,
+    generation_options,
     print_json,
     sampling_options,
     standard_input,
-    template_args,
 )
 from specforge.pipeline import Pipeline
 from specforge.selection import one_config
@@ -66,11 +66,8 @@ def trace(
     """Show round by round which tree was drafted and what of it was accepted."""
     most_nodes = None if all_nodes else whole(nodes, "--nodes", 0)
     options = {
-        "max_new_tokens": max_new_tokens,
+        **generation_options(max_new_tokens, stop, raw, template_arg),
         **sampling_options(temperature, top_k, top_p, min_p, repetition_penalty, seed),
-        "stop_strings": tuple(stop or ()),
-        "raw": raw,
-        "template_args": template_args(template_arg),
     }
     pipeline = Pipeline.from_config(one_config(preset, config, target, checkpoint, device, dtype))
     name = preset or (config.stem if config is not None else pipeline.config.drafter.name)
