@@ -10,6 +10,7 @@ import attrs
 from attrs import frozen
 
 from specforge import registry
+from specforge.checkpoints import open_checkpoint
 from specforge.checkpoints.bundled import BUNDLED_DRAFTER, BUNDLED_DRAFTER_KIND
 from specforge.config import AUTO, PartConfig, PipelineConfig
 from specforge.errors import ConfigError, IncompatiblePartsError, SpecforgeError, suggest
@@ -116,33 +117,32 @@ def takes_checkpoint(config: PipelineConfig) -> bool:
     return options is None or "checkpoint" in options
 
 
-def with_checkpoint(config: PipelineConfig, checkpoint: str) -> PipelineConfig:
-    """Return a copy whose drafter reads ``checkpoint``.
-
-    Raises:
-        ConfigError: when the drafter reads none.
-    """
-    if not takes_checkpoint(config):
-        raise ConfigError(f"drafter {config.drafter.name!r} reads no checkpoint; got {checkpoint!r}")
-    return with_drafter_options(config, checkpoint=checkpoint)
-
-
-def with_fitting_checkpoint(config: PipelineConfig, checkpoint: str, kind: str, name: str) -> PipelineConfig:
+def with_checkpoint(
+    config: PipelineConfig, checkpoint: str, kind: str | None = None, name: str | None = None
+) -> PipelineConfig:
     """Return a copy whose drafter reads ``checkpoint``; one of another kind that can ignore its head does, and says so.
 
     Args:
         config: the pipeline.
         checkpoint: what to read.
-        kind: the kind of drafter that it was made for.
-        name: what the log calls the pipeline.
+        kind: the kind of drafter that it was made for; ``None`` looks it up where it matters.
+        name: what the log calls the pipeline; ``None``: by its drafter.
 
     Raises:
         ConfigError: when the drafter reads none.
+        CheckpointError: when the checkpoint cannot be read.
     """
+    if not takes_checkpoint(config):
+        raise ConfigError(f"drafter {config.drafter.name!r} reads no checkpoint; got {checkpoint!r}")
     drafter = registry.drafters.get(config.drafter.name)
-    config = with_checkpoint(config, checkpoint)
-    if getattr(drafter, "kind", None) in (None, kind) or "ignore_head" not in option_names(drafter):
+    config = with_drafter_options(config, checkpoint=checkpoint)
+    wanted = getattr(drafter, "kind", None)
+    if wanted is None or "ignore_head" not in option_names(drafter):
         return config
+    kind = open_checkpoint(checkpoint).config.kind if kind is None else kind
+    if kind == wanted:
+        return config
+    name = config.drafter.name if name is None else name
     logger.warning("%s drafts with the backbone of %s alone; its %s head is ignored", name, checkpoint, kind)
     return with_drafter_options(config, ignore_head=True)
 
@@ -164,7 +164,7 @@ def with_bundled_drafter(config: PipelineConfig, target: str) -> PipelineConfig:
         return config
     if getattr(drafter, "kind", None) != BUNDLED_DRAFTER_KIND and "ignore_head" not in options:
         return config
-    return with_fitting_checkpoint(config, BUNDLED_DRAFTER, BUNDLED_DRAFTER_KIND, config.drafter.name)
+    return with_checkpoint(config, BUNDLED_DRAFTER, BUNDLED_DRAFTER_KIND)
 
 
 def with_drafter_options(config: PipelineConfig, **options: Any) -> PipelineConfig:

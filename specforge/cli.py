@@ -225,8 +225,9 @@ def profile(
     """Measure what drafting and verifying cost; write a cost model. Interrupted, it goes on where it stopped."""
     plan = Plan(_whole_numbers("--contexts", contexts), _whole_numbers("--nodes", nodes), repeats)
     chosen = one_config(preset, config, target, checkpoint, device, dtype)
-    # Only the drafter is measured: a builder that wants a cost model must not measure one first.
-    pipeline = Pipeline.from_config(attrs.evolve(chosen, builder=AUTO))
+    # Only the drafter is measured: a builder that wants a cost model must not measure one first, nor must a verifier
+    # miss the configured builder.
+    pipeline = Pipeline.from_config(attrs.evolve(chosen, builder=AUTO, verifier=AUTO))
     with _progress(quiet=as_json) as bar:
         task = bar.add_task("measuring", total=None)
         model = profile_to_file(

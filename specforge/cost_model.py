@@ -143,8 +143,18 @@ class CostModel:
         return float(self._interpolate(np.array([n], dtype=np.float64), context)[0])
 
     def round_seconds(self, largest: int, context: int) -> Doubles:
-        """Return ``[largest + 1]`` float64, ``C_draft + C_verify(n, context)`` for ``n`` from 0 to ``largest``."""
-        return self.draft_seconds + self._interpolate(np.arange(largest + 1, dtype=np.float64), context)
+        """Return ``[largest + 1]`` float64, ``C_draft + C_verify(n, context)`` for ``n`` from 0 to ``largest``.
+
+        Raises:
+            ConfigError: where a model that falls in ``n`` gives a round that costs nothing.
+        """
+        costs = self.draft_seconds + self._interpolate(np.arange(largest + 1, dtype=np.float64), context)
+        if costs.min() <= 0.0:
+            raise ConfigError(
+                f"cost model: a round of {int(costs.argmin())} draft nodes costs {costs.min():g} s at context "
+                f"{context}; every round must cost something"
+            )
+        return costs
 
     def _interpolate(self, n: Doubles, context: int) -> Doubles:
         contexts = self.context_lengths

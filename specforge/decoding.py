@@ -192,11 +192,11 @@ class TokenStream:
         name = type(self._parts.builder).__name__
         if not isinstance(tree, DraftTree):
             raise BrokenPartError(f"builder {name} returned a {type(tree).__name__}; it must be a DraftTree")
-        depth, size = int(tree.depths.max()), self._target.vocab_size
-        if tree.token_ids[0] != round.root or depth > round.max_depth:
+        depth, size, root = int(tree.depths.max()), self._target.vocab_size, self._sequence.emitted[-1]
+        if tree.token_ids[0] != root or depth > round.max_depth:
             raise BrokenPartError(
                 f"builder {name} returned a tree with root {tree.token_ids[0]} and depth {depth}; "
-                f"the root is {round.root} and the depth at most {round.max_depth}"
+                f"the root is {root} and the depth at most {round.max_depth}"
             )
         if tree.token_ids.min() < 0 or tree.token_ids.max() >= size:
             raise BrokenPartError(f"builder {name} returned a tree with token ids outside 0 to {size - 1}")

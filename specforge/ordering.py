@@ -96,8 +96,10 @@ def _select_above_threshold(rows: Tensor, k: int, shift: Tensor | None) -> tuple
     keys = (_in_order(falling.view(np.int32)).astype(np.int64) << _INDEX_BITS) | columns
     # The host sorts plain integers several times as fast as it ranks entries by two arrays.
     ends = np.searchsorted(lines, np.arange(len(entries)), side="right").tolist()
-    best = np.stack([np.sort(keys[start:end])[:k] for start, end in zip([0, *ends], ends, strict=False)])
-    values = -_in_order((best >> _INDEX_BITS).astype(np.int32)).view(np.float32)
+    best = np.empty((len(entries), k), dtype=np.int64)
+    for row, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        best[row] = np.sort(keys[start:end])[:k]
+    values = 0 - _in_order((best >> _INDEX_BITS).astype(np.int32)).view(np.float32)
     return torch.from_numpy(values), torch.from_numpy(best & _INDEX_MASK)
 
 

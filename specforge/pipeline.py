@@ -86,7 +86,7 @@ class Pipeline:
         device = device if loaded is None else str(loaded.device)
         config = suited(preset_config(name).override(named, dtype, device))
         if checkpoint is not None:
-            config = with_checkpoint(config, checkpoint)
+            config = with_checkpoint(config, checkpoint, name=name)
         return cls.from_config(config, target=loaded)
 
     def generate(self, prompt: Prompt, **options: Any) -> GenerationResult:

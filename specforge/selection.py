@@ -10,7 +10,7 @@ from typing import Any
 from attrs import frozen
 
 from specforge import registry
-from specforge.assembly import takes_checkpoint, with_checkpoint, with_fitting_checkpoint
+from specforge.assembly import takes_checkpoint, with_checkpoint
 from specforge.checkpoints import open_checkpoint
 from specforge.config import AUTO, PipelineConfig, load_config_file
 from specforge.errors import ConfigError
@@ -162,7 +162,7 @@ def _dealt(name: str, config: PipelineConfig, kinds: dict[str, str]) -> Pipeline
     if len(found) > 1:
         given = ", ".join(f"{checkpoint!r} ({kind})" for checkpoint, kind in kinds.items())
         raise ConfigError(f"pipeline {name!r} could read any of {given}; give one that its drafter was made for")
-    return with_fitting_checkpoint(config, found[0], kinds[found[0]], name)
+    return with_checkpoint(config, found[0], kinds[found[0]], name)
 
 
 def share_target(selection: Selection, target: Target | None = None) -> dict[str, Pipeline]:
@@ -217,10 +217,11 @@ def one_config(
 
     Raises:
         ConfigError: unless exactly one is named.
+        CheckpointError: when the checkpoint cannot be read.
     """
     if (preset is None) == (file is None):
         raise ConfigError("give one of --preset (see `specforge list`) and --config file.py")
     config = preset_config(preset) if preset is not None else load_config_file(file or "")
     config = config.override(target, dtype, device)
     config = config if preset is None else suited(config)
-    return config if checkpoint is None else with_checkpoint(config, checkpoint)
+    return config if checkpoint is None else with_checkpoint(config, checkpoint, name=preset)

@@ -34,6 +34,7 @@ import numpy.typing as npt
 from attrs import define, field
 from torch import Tensor
 
+from specforge.checks import whole
 from specforge.cost_model import CostModel
 from specforge.errors import ConfigError
 from specforge.interfaces import Drafter, Verdict
@@ -119,8 +120,7 @@ class BudgetPolicy:
 
     @budget.validator
     def _check_budget(self, attribute: object, value: object) -> None:
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ConfigError(f"budget is {value!r}; it must be a whole number of draft nodes, at least 1")
+        whole(value, "budget", 1)
 
     @classmethod
     def of(cls, budget: int, cost_model: CostModelOption = None, calibration: CalibrationOption = None) -> BudgetPolicy:

@@ -119,6 +119,7 @@ class Grown:
         scores: ``[S]`` float32.
         edges: ``[S]`` float32.
         order: int64, the nodes that the plan's budget is for, best first by key; all of them, as they lie, without one.
+        root: ``[1]`` int64, the root's token.
     """
 
     sizes: tuple[int, ...]
@@ -127,12 +128,12 @@ class Grown:
     scores: Array
     edges: Array
     order: Array
+    root: Array
 
-    def tree(self, root: int, chosen: Array, edges: bool) -> DraftTree:
+    def tree(self, chosen: Array, edges: bool) -> DraftTree:
         """Return the tree of the entries ``chosen``, in their order, in which every parent precedes its children.
 
         Args:
-            root: the root's token.
             chosen: int64 indices.
             edges: whether the tree keeps the scorer's own edges.
         """
@@ -140,7 +141,7 @@ class Grown:
         number_of = np.zeros(len(self.tokens) + 1, dtype=np.int64)
         number_of[chosen] = np.arange(1, len(chosen) + 1)
         return DraftTree(
-            np.concatenate([[root], self.tokens[chosen]]),
+            np.concatenate([self.root, self.tokens[chosen]]),
             np.concatenate([[-1], number_of[self.parents[chosen]]]),
             log_probs=np.concatenate([[0.0], self.scores[chosen]]),
             edge_log_probs=np.concatenate([[0.0], self.edges[chosen]]) if edges else None,
@@ -159,23 +160,24 @@ def grow_on_host(draft: Draft, scorer: Scorer, round: Round, plan: Plan, calibra
     """
     if calibrate is not None or not replayable(draft, scorer):
         tree = grow(draft, scorer, round, plan, calibrate)
-        return None if tree is None else Grown(tree.sizes, *to_host(_columns(tree, plan)))
+        return None if tree is None else Grown(tree.sizes, *to_host(_columns(tree, plan, round.history[-1:])))
 
+    # A round's own depth limit falls with every round; only the plan's may be part of what is recorded.
     def build(static_draft: Draft, root: Tensor) -> tuple[tuple[int, ...], Packed] | None:
-        tree = grow(static_draft, scorer, evolve(round, history=root), plan, None)
-        return None if tree is None else (tree.sizes, Packed.of(_columns(tree, plan)))
+        tree = grow(static_draft, scorer, evolve(round, history=root, max_depth=plan.limit), plan, None)
+        return None if tree is None else (tree.sizes, Packed.of(_columns(tree, plan, root)))
 
     assert draft.correction is not None
-    key = ("supertree", scorer, plan, round.max_depth, round.max_children)
+    key = ("supertree", scorer, plan, round.max_children)
     grown = draft.correction.replay(key, build, draft, round.history[-1:])
     return None if grown is None else Grown(grown[0], *grown[1].to_host())
 
 
-def _columns(tree: Supertree, plan: Plan) -> list[Tensor]:
-    """Return the tensors of a ``Grown``."""
+def _columns(tree: Supertree, plan: Plan, root: Tensor) -> list[Tensor]:
+    """Return the tensors of a ``Grown``; with the root's token, which a copy of its own would wait for."""
     everything = torch.arange(len(tree.tokens), device=tree.tokens.device)
     order = everything if plan.budget is None else prune(tree, plan.budget)
-    return [tree.tokens, tree.parents, tree.scores, tree.edges, order]
+    return [tree.tokens, tree.parents, tree.scores, tree.edges, order, root]
 
 
 def grow(draft: Draft, scorer: Scorer, round: Round, plan: Plan, calibrate: Calibrate | None) -> Supertree | None:
@@ -276,7 +278,8 @@ class DepthWise(TreeBuilder):
         mode: ``"pruned"`` or ``"fixed"``.
         width: nodes kept at each depth, in mode ``"pruned"``.
         beta: what a node's key gains a depth, at most 0: below 0 prefers shallow nodes.
-        cost_model: as for the heap, in mode ``"pruned"``.
+        cost_model: as for the heap, in mode ``"pruned"`` with ``beta`` 0: along keys with a ``beta``, θ may have
+            several peaks.
         calibration: as for the heap.
 
     Raises:
@@ -301,6 +304,8 @@ class DepthWise(TreeBuilder):
             raise ConfigError(f"beta is {self.beta!r}; mode 'fixed' prunes nothing, it must be 0 there")
         if self.mode == FIXED and self.cost_model is not None:
             raise ConfigError("cost_model is given; mode 'fixed' spends its whole budget, use mode 'pruned'")
+        if self.beta != 0.0 and self.cost_model is not None:
+            raise ConfigError(f"beta is {self.beta!r}; it must be 0 with a cost_model, which stops by path scores")
         self.policy = BudgetPolicy.of(self.budget, self.cost_model, self.calibration)
 
     def bind(self, target: Target, drafter: Drafter) -> None:
@@ -331,7 +336,7 @@ class DepthWise(TreeBuilder):
             return DraftTree.root_only(round.root)
         scores = grown.scores[grown.order]
         size = self.policy.best_size(scores[scores > -np.inf], round.root_position)
-        return grown.tree(round.root, np.sort(grown.order[:size]), self.policy.calibrate is not None)
+        return grown.tree(np.sort(grown.order[:size]), self.policy.calibrate is not None)
 
     def _build_fixed(self, draft: Draft, scorer: Scorer, round: Round, limit: int, static: bool) -> DraftTree:
         """Grow with an even share a depth; once more where a depth turns out to have too few candidates for it.
@@ -348,5 +353,5 @@ class DepthWise(TreeBuilder):
             counts = [int(level.sum()) for level in np.split(real, np.cumsum(grown.sizes)[:-1])]
             short = next((depth for depth, count in enumerate(counts) if count < grown.sizes[depth]), None)
             if short is None or short + 1 == limit or counts[short] == 0:
-                return grown.tree(round.root, np.flatnonzero(real), self.policy.calibrate is not None)
+                return grown.tree(np.flatnonzero(real), self.policy.calibrate is not None)
             share = evolve(share, filled=(*share.filled, (short, counts[short])))

@@ -102,7 +102,7 @@ class Heap(TreeBuilder):
             return DraftTree.root_only(round.root)
         scores = grown.scores[grown.order]
         size = self.policy.best_size(scores[scores > -np.inf], round.root_position)
-        return grown.tree(round.root, grown.order[:size], edges=False)
+        return grown.tree(grown.order[:size], edges=False)
 
 
 class BestFirst:

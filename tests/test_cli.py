@@ -219,6 +219,25 @@ def test_inspect_says_what_a_checkpoint_is(run) -> None:
     assert (code, out, err.count("\n")) == (2, "", 1)
 
 
+def test_generate_ignores_the_head_of_a_checkpoint_of_another_kind(run, caplog: pytest.LogCaptureFixture) -> None:
+    base = ("--target", TINY, "--checkpoint", TINY_DRAFTERS[0], "--max-new-tokens", "5", "--json")
+    with caplog.at_level("WARNING", "specforge"):
+        code, out, _ = run("generate", "--preset", "ddtree", *base, "81 102 42")
+    assert code == 0
+    assert len(json.loads(out)["token_ids"]) == 5
+    assert "ddtree drafts with the backbone of" in caplog.text
+    assert "its domino head is ignored" in caplog.text
+
+
+def test_profile_measures_the_drafter_of_a_pipeline_that_verifies_by_rejection(run, tmp_path: Path) -> None:
+    config = tmp_path / "drawn.py"
+    drafter, builder = {"name": "dflash", "checkpoint": TINY_DRAFTERS[1]}, {"name": "sampled", "branching": (2,)}
+    parts = f"drafter={drafter!r}, builder={builder!r}, verifier='rejection'"
+    config.write_text(f"from specforge import PipelineConfig\nconfig = PipelineConfig({TINY!r}, {parts})\n")
+    sizes = ("--contexts", "16", "--nodes", "0,2", "--repeats", "1", "--out", str(tmp_path / "cost.json"))
+    assert run("profile", "--config", str(config), *sizes)[0] == 0
+
+
 def test_profile_writes_a_cost_model_that_caddtree_takes(run, tmp_path: Path, prompts: str) -> None:
     file = tmp_path / "cost.json"
     base = ("--target", TINY, "--checkpoint", TINY_DRAFTERS[1])

@@ -18,7 +18,7 @@ from attrs import evolve
 from conftest import TINY
 from correction_problems import DEVICE, KINDS, Problem, assert_identical, deciding_gap, round_of
 from hypothesis import given, settings
-from recorders import TapeRecorder, Unrecorded
+from recorders import Tape, TapeRecorder, Unrecorded
 from table_scorers import TableHead
 from torch import Tensor
 
@@ -129,11 +129,38 @@ def test_recorded_again_only_when_shapes_or_plans_change() -> None:
     recorder = TapeRecorder()
     head = GraphHead(SMALL.head(), recorder)
     counts = []
+    # A limit that does not bear on the tree falls with every round, and must not be recorded.
+    for max_depth in (99, 98, 50, 4):
+        BUILDERS["pruned"].build(SMALL.draft(head), SCORER, round_of(max_depth=max_depth))
+        assert recorder.recorded == 1
     for builder, max_depth in [(BUILDERS["pruned"], 99), (BUILDERS["pruned"], 2), (BUILDERS["fixed"], 99)] * 2:
         builder.build(SMALL.draft(head), SCORER, round_of(max_depth=max_depth))
         counts.append(recorder.recorded)
     DepthWise(8, width=4).build(SMALL.draft(head), SCORER, round_of())
     assert [*counts, recorder.recorded] == [1, 2, 3, 3, 3, 3, 3]
+
+
+@pytest.mark.parametrize("name", ["pruned", "fixed", "heap"])
+def test_a_replayed_build_waits_for_one_copy_alone(name: str) -> None:
+    """Nothing but the copy of all that the tree is made of reads a value, the root's token included."""
+    head = GraphHead(SMALL.head(), TapeRecorder())
+    drafts, round = [SMALL.draft(head, n) for n in range(2)], round_of()
+    first = BUILDERS[name].build(drafts[0], SCORER, round)
+    with Tape():
+        assert BUILDERS[name].build(drafts[1], SCORER, round).token_ids[0] == first.token_ids[0]
+        with pytest.raises(AssertionError, match="would wait for a device"):
+            round.root  # noqa: B018
+
+
+def test_what_comes_up_beyond_the_most_recordings_runs_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph_head, "MOST_RECORDINGS", 1)
+    recorder = TapeRecorder()
+    head, plain = GraphHead(SMALL.head(), recorder), GraphHead(SMALL.head(), Unrecorded())
+    for name in ("pruned", "fixed", "heap, step by step", "pruned"):
+        trees = [rounds(SMALL, correction, BUILDERS[name]) for correction in (head, plain)]
+        for one, other in zip(*trees, strict=True):
+            assert_identical(one, other)
+    assert recorder.recorded == 1
 
 
 def test_fixed_shares_that_a_depth_cannot_fill_are_recorded_anew() -> None:
@@ -431,9 +458,9 @@ def test_pipelines_decode_the_same_on_the_golden_checkpoint(
 ) -> None:
     """The recorded trees are the unrecorded ones bit for bit, and the eager ones but for ties."""
     monkeypatch.setattr(graph_backend.Graphs, "lacks", lambda self, device: None)
-    runs = []
+    runs, made = [], []
     for backend, recorder in (("eager", None), ("cuda_graph+eager", Unrecorded), ("cuda_graph+eager", TapeRecorder)):
-        monkeypatch.setattr(graph_backend, "CudaRecorder", lambda device, recorder=recorder: recorder())
+        monkeypatch.setattr(graph_backend, "CudaRecorder", lambda _, of=recorder: made.append(of()) or made[-1])
         drafter = {"name": "domino", "checkpoint": str(TINY / "domino"), "correction": backend}
         config = PipelineConfig(drafter=drafter, scorer={"name": "conditional", "candidates": 16}, builder=builder)
         pipeline = Pipeline.from_config(config, target=tiny_target)
@@ -441,6 +468,8 @@ def test_pipelines_decode_the_same_on_the_golden_checkpoint(
     eager, plain, recorded = runs
     assert eager.token_ids == plain.token_ids == recorded.token_ids
     assert len(plain.rounds) == len(recorded.rounds) >= 3
+    # One for all rounds, and one for each depth that is no longer reached as the last tokens are emitted.
+    assert made[-1].recorded <= 1 + sum(record.tree.depths.max() < 7 for record in recorded.rounds)
     for one, two in zip(plain.rounds, recorded.rounds, strict=True):
         assert_identical(one.tree, two.tree)
     for one, two in zip(eager.rounds, recorded.rounds, strict=False):

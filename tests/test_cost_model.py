@@ -61,6 +61,13 @@ def test_round_seconds_are_draft_and_verification() -> None:
     assert model.round_seconds(12, 13).tolist() == expected
 
 
+def test_rounds_that_would_cost_nothing_are_refused() -> None:
+    falling = CostModel(0.0, (0,), (0, 8), ((9.0, 1.0),))
+    assert falling.round_seconds(8, 0).tolist() == pytest.approx([9.0 - n for n in range(9)])
+    with pytest.raises(ConfigError, match=r"a round of 10 draft nodes costs -1 s at context 0; every round must cost"):
+        falling.round_seconds(10, 0)
+
+
 @given(n=st.integers(0, 64), context=st.sampled_from([16, 128]))
 def test_golden_model_reads_its_own_table(n: int, context: int) -> None:
     assert CostModel.of(GOLDEN).verify_seconds(n, context) == GOLDEN["seconds"][str(context)][n]

@@ -281,6 +281,12 @@ def test_small_fixed_budget_is_a_chain() -> None:
     assert tree.parents.tolist() == [-1, 0, 1]
 
 
+def test_refuses_a_cost_model_with_a_beta() -> None:
+    """A budget that stops by path scores along keys that are none: A .9, B .05, AA .81 and beta -3 have two peaks."""
+    with pytest.raises(ConfigError, match=r"beta is -3\.0; it must be 0 with a cost_model"):
+        DepthWise(8, beta=-3.0, cost_model=cost_model([1.0, 1.1, 1.2]))
+
+
 def test_no_candidates_is_the_root_alone() -> None:
     case = Case(0, 3, 3, 3, 1.0)
     assert len(pruned(case)) == len(fixed(case)) == 1

@@ -42,6 +42,16 @@ def in_chunks(scores: Tensor, k: int, shift: Tensor | None) -> tuple[Tensor, Ten
     return select(keys, k)
 
 
+def test_no_rows_have_no_best() -> None:
+    values, indices = exact_topk(torch.empty(0, 5000), 3)
+    assert values.shape == indices.shape == (0, 3)
+
+
+def test_zeros_come_back_without_a_sign() -> None:
+    values, _ = exact_topk(torch.where(torch.arange(5000) % 2 == 0, -0.0, 0.0)[None], 4)
+    assert not values.signbit().any()
+
+
 def check(topk: Topk, scores: Tensor, k: int, shift: Tensor | None) -> None:
     values, indices = topk(scores, k, shift)
     best, where = reference(scores, k, shift)

@@ -209,7 +209,7 @@ processing = st.fixed_dictionaries(
 prompts = st.lists(st.integers(0, 2), min_size=1, max_size=12)
 lengths = st.sampled_from([1, 2, 5, 16, 20, 24, 24, 24])
 stops = st.sampled_from([[], [], [], [1]])
-smaller = st.sampled_from([{}, {"budget": 3}, {"budget": 9}])
+smaller = st.sampled_from([{}, {"budget": 3}, {"budget": 9}, {"budget": 7, "calibration": "online"}])
 """Options in place of a tree preset's own: its 64 nodes often hold all that a small vocabulary has to offer."""
 
 QUICK = settings(

@@ -163,7 +163,7 @@ class Stop(Exception):
 
 def stop_after(passes: int) -> Callable[[int, int], None]:
     def progress(done: int, total: int) -> None:
-        assert total == 2 * PLAN.passes
+        assert done <= total
         if done == passes:
             raise Stop
 
@@ -181,12 +181,33 @@ def test_interrupted_measurements_go_on(machine: FakeMachine, tmp_path: Path, fi
     done = []
     model = measure_cost_model(machine, machine.drafter, PLAN, progress=lambda *p: done.append(p), resume_path=partial)
     assert model.to_dict() == expected
-    assert sum(kind == "verify" for kind, _, _ in machine.calls) == 4 * (2 * PLAN.passes - finished)
+    again = PLAN.warmup if finished % PLAN.passes >= PLAN.warmup else 0
+    assert sum(kind == "verify" for kind, _, _ in machine.calls) == 4 * (2 * PLAN.passes - finished + again)
     assert done == [(i + 1, 2 * PLAN.passes) for i in range(2 * PLAN.passes)]
     machine.calls.clear()
     more = Plan(PLAN.contexts, PLAN.nodes, repeats=PLAN.repeats + 1, warmup=PLAN.warmup)
     measure_cost_model(machine, machine.drafter, more, resume_path=partial)
-    assert sum(kind == "verify" for kind, _, _ in machine.calls) == 4 * 2
+    assert sum(kind == "verify" for kind, _, _ in machine.calls) == 4 * 2 * (1 + PLAN.warmup)
+
+
+def test_a_resumed_process_is_warmed_up_again(machine: FakeMachine, tmp_path: Path) -> None:
+    plan, partial = Plan((16,), (0, 4), repeats=1, warmup=1), tmp_path / "partial"
+    with pytest.raises(Stop):
+        measure_cost_model(machine, machine.drafter, plan, progress=stop_after(1), resume_path=partial)
+    machine.calls.clear()
+    machine.verify_seconds = lambda n, context: 9.0 if len(machine.calls) <= 2 else 1.0
+    assert measure_cost_model(machine, machine.drafter, plan, resume_path=partial).verify_seconds(4, 16) == pytest.approx(1.0)
+
+
+def test_quick_profile_is_not_misled_by_the_first_pass_of_a_size(machine: FakeMachine) -> None:
+    seen: set[int] = set()
+
+    def slow_once(n: int, context: int) -> float:
+        first, _ = n not in seen, seen.add(n)
+        return 3.0 if first else 0.01
+
+    machine.verify_seconds = slow_once
+    assert quick_profile(machine, machine.drafter, 8).nodes == (0, 1, 2, 4, 8)
 
 
 def test_a_line_cut_short_is_measured_again(machine: FakeMachine, tmp_path: Path) -> None:
@@ -227,7 +248,7 @@ def test_profile_is_written_at_the_end(machine: FakeMachine, tmp_path: Path) -> 
     assert not path.exists()
     machine.calls.clear()
     model = profile_to_file(machine, machine.drafter, path, PLAN)
-    assert sum(kind == "draft" for kind, _, _ in machine.calls) == 2 * PLAN.passes - 4
+    assert sum(kind == "draft" for kind, _, _ in machine.calls) == 2 * PLAN.passes - 4 + PLAN.warmup
     assert [p.name for p in tmp_path.iterdir()] == ["cost.json"]
     assert CostModel.of(path).to_dict() == model.to_dict()
     machine.calls.clear()

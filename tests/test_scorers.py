@@ -259,6 +259,22 @@ def test_zero_correction_over_a_slice_is_marginal_over_it(problem: Problem, cand
         assert torch.allclose(conditional.log_probs, marginal.log_probs - shift, atol=1e-6)
 
 
+@pytest.mark.parametrize("mutant", [LargestIdsFirst, NormalizesTheSlice])
+def test_zero_correction_catches(mutant: type[Conditional]) -> None:
+    def agrees(kind: type[Conditional], problem: Problem) -> bool:
+        rows = [
+            (walk(Marginal(3), problem, path), walk(kind(3, "vocabulary"), problem, path)) for path in paths(problem)
+        ]
+        return all(
+            one.tokens.tolist() == other.tokens.tolist() and torch.allclose(one.log_probs, other.log_probs, atol=1e-6)
+            for one, other in rows
+        )
+
+    cases = [Problem(seed=seed, depth=3, vocab=8, scale=0) for seed in range(40)]
+    assert all(agrees(Conditional, case) for case in cases)
+    assert sum(not agrees(mutant, case) for case in cases) > 5
+
+
 def greedy_chain(problem: Problem) -> list[int]:
     path: list[int] = []
     for _ in range(problem.limit):

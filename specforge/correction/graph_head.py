@@ -20,6 +20,10 @@ LARGEST_BATCH = 128
 """Batches of more nodes are run as they come: their work hides what launching it takes."""
 
 
+MOST_RECORDINGS = 64
+"""Recordings that a head keeps; what else comes up runs as it comes, so that odd shapes do not fill the device."""
+
+
 def padded(count: int) -> int:
     """Return the number of nodes that a batch of ``count`` is padded to: the next power of two."""
     return 1 << (count - 1).bit_length()
@@ -139,6 +143,8 @@ class GraphHead(CorrectionHead):
         buffers = self._loaded("build", tensors, {})
         key = ("build", key, signature(tensors))
         if key not in self._recordings:
+            if self._full:
+                return build(evolve(draft, correction=self.inner), root)
             given = Draft(draft.depth, buffers.get("hidden"), buffers.get("base_logits"), self.inner)
             self._recordings[key] = self.recorder.record(lambda: build(given, buffers["root"]))
         return self._recordings[key]()
@@ -154,8 +160,14 @@ class GraphHead(CorrectionHead):
         buffers = self._loaded(kind, tensors, rows)
         key = (kind, signature(tensors, rows))
         if key not in self._recordings:
+            if self._full:
+                return step(buffers)
             self._recordings[key] = self.recorder.record(lambda: step(buffers))
         return self._recordings[key]()
+
+    @property
+    def _full(self) -> bool:
+        return len(self._recordings) >= MOST_RECORDINGS
 
     def _loaded(self, kind: Hashable, tensors: dict[str, Tensor], rows: dict[str, int]) -> dict[str, Tensor]:
         """Return the buffers for ``tensors``, which hold them; of the same kind and shapes, they are the same."""

@@ -198,6 +198,7 @@ def best_children(scores: Tensor, log_probs: Tensor, tokens: Tensor, keep: int) 
         edges = as_edges(log_probs)
         return children.best_children(scores, edges, edges, tokens, keep)
     keep, device = min(keep, count), scores.device
+    log_probs, tokens = (x if x.stride(-1) == 1 else x.contiguous() for x in (log_probs, tokens))
     out_scores, out_edges = torch.empty(2, keep, device=device)
     out_rows, out_tokens = torch.empty(2, keep, dtype=torch.int64, device=device)
     launch(

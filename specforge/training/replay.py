@@ -8,8 +8,7 @@ import torch
 from attrs import frozen
 from torch import Tensor
 
-from specforge import registry
-from specforge.assembly import Parts, option_names, with_checkpoint, with_drafter_options
+from specforge.assembly import Parts, with_checkpoint
 from specforge.config import PartConfig
 from specforge.interfaces import DraftSession, Round, Verdict
 from specforge.pipeline import Pipeline
@@ -30,10 +29,7 @@ PRESETS_OF_KIND = {
 
 def parts_of(preset: str, checkpoint: str, kind: str, budget: int, target: Target) -> Parts:
     """Return a preset's parts with ``checkpoint`` as drafter and trees of ``budget`` nodes, bound to ``target``."""
-    config = with_checkpoint(preset_config(preset), checkpoint)
-    drafter = registry.drafters.get(config.drafter.name)
-    if getattr(drafter, "kind", kind) != kind and "ignore_head" in option_names(drafter):
-        config = with_drafter_options(config, ignore_head=True)
+    config = with_checkpoint(preset_config(preset), checkpoint, kind, preset)
     if "budget" in config.builder.options:
         builder = PartConfig(config.builder.name, {**config.builder.options, "budget": budget})
         config = preset_config(preset, drafter=config.drafter, builder=builder)
