@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
 from attrs import define, field
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from specforge.correction.recording import Recorder
@@ -16,12 +17,29 @@ T = TypeVar("T")
 
 aten = torch.ops.aten
 READS_VALUES = {aten._local_scalar_dense, aten.nonzero, aten.is_nonzero, aten.masked_select, aten._unique2, aten.equal}
+INDEXES = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index}
+MASKS = {torch.bool, torch.uint8}
+HANDS_OVER = {Tensor.tolist, Tensor.numpy, Tensor.cpu}
 
 
 def tensors_in(values: Any) -> list[Tensor]:
     if isinstance(values, Tensor):
         return [values]
     return [t for value in values for t in tensors_in(value)] if isinstance(values, list | tuple) else []
+
+
+def waits(func: Any, args: Sequence[Any]) -> bool:
+    """Whether an operation would wait for a device: by its kind, or because a mask decides the shape of its result."""
+    by_mask = func.overloadpacket in INDEXES and any(t.dtype in MASKS for t in tensors_in(args[1]))
+    return by_mask or func.overloadpacket in READS_VALUES
+
+
+class NoHandover(TorchFunctionMode):
+    """Refuses the methods that hand a host's values to Python without an operation that the tape would see."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert func not in HANDS_OVER, f"{func} would wait for a device"
+        return func(*args, **(kwargs or {}))
 
 
 class Tape(TorchDispatchMode):
@@ -32,7 +50,7 @@ class Tape(TorchDispatchMode):
         self.steps: list[Callable[[], Any]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        assert func.overloadpacket not in READS_VALUES, f"{func} would wait for a device"
+        assert not waits(func, args), f"{func} would wait for a device"
         kwargs = kwargs or {}
         results = func(*args, **kwargs)
         given = {t.untyped_storage().data_ptr() for t in tensors_in([*args, *kwargs.values()])}
@@ -64,7 +82,7 @@ class TapeRecorder(Recorder):
         self.recorded += 1
         self.tape = tape = Tape()
         try:
-            with torch.inference_mode(False), torch.no_grad(), tape:
+            with torch.inference_mode(False), torch.no_grad(), NoHandover(), tape:
                 result = function()
         finally:
             self.tape = None
@@ -83,8 +101,8 @@ class TapeRecorder(Recorder):
         """Return a kernel launch that is recorded too."""
 
         def launch(*arguments: Any, **constants: Any) -> None:
-            # A kernel reads and writes memory, out of the mode's sight.
-            with torch.utils._python_dispatch._disable_current_modes():
+            # A kernel reads and writes memory, out of the modes' sight.
+            with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():
                 original(*arguments, **constants)
             if self.tape is not None:
                 self.tape.steps.append(lambda: original(*arguments, **constants))
