@@ -288,26 +288,43 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from specforge.correction import triton_kernels as kernels
 
+# As a launch specialises them: ":16" says that 16 divides a number or an address, 1 is compiled in.
 def check(kernel, types, **constants):
     names = kernel.arg_names
-    types = dict(zip((n for n in names if n not in constants), types.split(), strict=True))
+    given = dict(zip((n for n in names if n not in constants), types.split(), strict=True))
+    constants |= {n: int(t) for n, t in given.items() if t.isdigit()}
     source = ASTSource(
         kernel,
-        {n: types.get(n, "constexpr") for n in names},
+        {n: "constexpr" if n in constants else given[n].removesuffix(":16") for n in names},
         {(names.index(n),): value for n, value in constants.items()},
+        {(names.index(n),): [["tt.divisibility", 16]] for n, t in given.items() if t.endswith(":16")},
     )
-    assert compile(source, target=GPUTarget("cuda", 90, 32)).asm["cubin"]
+    made = compile(source, target=GPUTarget("cuda", 90, 32), options={"enable_fp_fusion": True})
+    assert made.asm["cubin"]
 
 for t in sys.argv[1:]:
-    blocks = dict(BLOCK_N=16, BLOCK_U=16, BLOCK_K=64 if t == "*fp32" else 128)
+    even, blocks = t + ":16", dict(BLOCK_N=16, BLOCK_U=16, BLOCK_K=64 if t == "*fp32" else 128)
     slices = dict(BLOCK_N=16, BLOCK_M=64, BLOCK_K=64)
-    check(kernels.gru_kernel, f"{t} *i64 {t} *i64 {t} {t} i32 i32", BY_TOKEN=True, **blocks)
+    for by_token in (True, False):
+        check(kernels.gru_kernel, f"{t} *i64 {t} *i64 {t} {t} i32 i32", BY_TOKEN=by_token, **blocks)
     check(kernels.markov_kernel, f"{t} {t} *i64 {t} i32 {t} {t} i32 i32", **blocks)
-    check(kernels.slice_kernel, f"*fp32 {t} *i64 *fp32 *fp32 *fp32 *fp32 i32 i32 i32 fp32", WHOLE=False, **slices)
+    for whole in (True, False):
+        types = f"*fp32 {t} *i64 *fp32 *fp32 *fp32 *fp32 i32 i32 i32 fp32"
+        check(kernels.slice_kernel, types, WHOLE=whole, **slices)
     for mode in (kernels.SILU, kernels.GATE, kernels.TANH):
         types = f"{t} {t} i32 {t} {t} i32 i32 {t} *fp32 i32 i32"
         check(kernels.inner_kernel, types, MODE=mode, TWO=mode == kernels.TANH, **blocks)
+    # The published sizes, for one node and for many.
+    for count in ("1", "i32"):
+        types = f"{even} *i64:16 {even} *i64:16 {even} {even} {count} i32:16"
+        check(kernels.gru_kernel, types, BY_TOKEN=True, **blocks)
+        check(kernels.markov_kernel, f"{even} {even} *i64:16 {even} i32:16 {even} {even} {count} i32:16", **blocks)
+        types = f"*fp32:16 {even} *i64:16 *fp32:16 *fp32:16 *fp32:16 *fp32 {count} i32:16 i32:16 fp32"
+        check(kernels.slice_kernel, types, WHOLE=True, **slices)
+        types = f"{even} {even} i32:16 {even} {even} i32:16 i32:16 {even} *fp32:16 {count} i32:16"
+        check(kernels.inner_kernel, types, MODE=kernels.SILU, TWO=False, **blocks)
 check(kernels.normalize_kernel, "*fp32 *fp32 *fp32 i32 i32", BLOCK_M=64, BLOCKS=4)
+check(kernels.normalize_kernel, "*fp32:16 *fp32:16 *fp32:16 i32:16 i32:16", BLOCK_M=64, BLOCKS=32)
 check(kernels.rank_kernel, "*fp32 *fp32 *i64 i32 i32", BLOCK=32, OTHERS=128)
 types = "*fp32 *fp32 *i64 *fp32 *i64 *i64 *fp32 i32 i32 i32 i32 i32"
 check(kernels.children_kernel, types, BLOCK=32, OTHERS=128)
