@@ -64,6 +64,26 @@ def test_everything_recorded_is_equal(case, golden: dict) -> None:
         check_trees(entry.get("trees", []), result)
 
 
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith(("dominotree", "condadaptive", "dartree"))])
+def test_kernels_build_the_recorded_trees(
+    name: str, tiny_target: Target, golden: dict, golden_conditional: dict
+) -> None:
+    """The first two rounds; an interpreted kernel takes a thousand times what it takes on a device."""
+    pytest.importorskip("triton")
+    drafter, scorer, builder = CASES[name]
+    if "cost_model" in builder:
+        builder = {**builder, "cost_model": golden["cost_model"]}
+    config = PipelineConfig(drafter={**drafter, "correction": "triton"}, scorer=scorer, builder=builder)
+    pipeline = Pipeline.from_config(config, target=tiny_target)
+    entry = golden_conditional[name][0]
+    # As many tokens as the second round needs to be as deep as a round can be.
+    count = 2 + entry["accept"][0] + BLOCK_SIZE
+    result = pipeline.generate(golden["prompts"][0], max_new_tokens=count, stop_token_ids=[], trace=True)
+    assert result.token_ids == entry["out"][:count]
+    assert result.acceptance_lengths[:2] == entry["accept"][:2]
+    check_trees(entry["trees"][:2], result)
+
+
 def comparable_rounds(name: str, accepted: list[int]) -> list[int]:
     """Leave out the rounds in which the recorded program no longer drafted a full block.
 
