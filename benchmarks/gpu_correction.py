@@ -2,7 +2,10 @@
 
     python benchmarks/gpu_correction.py
 
-takes a few minutes on a CUDA device and prints one table last. Random weights of the published shapes. On a CPU,
+is made to take less than 8 minutes on a CUDA device, and prints one table last. Random weights of the published
+shapes, with the GRU's input table unless a case says otherwise. Times of builds are on the wall clock, up to the tree
+on the host, with the round's tensors on the device already and a cold L2 cache, as after a target's forward pass. The
+exit code is 1 if something failed, a graph changed a bit or a test did not pass. On a CPU,
 
     TRITON_INTERPRET=1 python benchmarks/gpu_correction.py --device cpu --shapes tiny
 
@@ -12,63 +15,59 @@ runs the same code on tiny shapes, with functions run again in place of graphs; 
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import chain, product
 from pathlib import Path
-from statistics import median
-from typing import Any, TypeVar
 
 import torch
-from attrs import evolve, frozen
-from random_heads import QWEN3_4B, QWEN3_8B, TINY, Shape, any_round, random_domino, random_draft
-from torch import Tensor
+from attrs import frozen
+from gpu_agreement import HEADS, Comparison
+from gpu_builds import BuildRow, Case, prepare_builds, time_build
+from gpu_kernels import kernels_of, measure_kernel
+from gpu_measuring import Row, print_table
+from random_heads import QWEN3_4B, QWEN3_8B, TINY, Shape, random_domino
 
-from specforge.correction.backends import run_on, runnable
-from specforge.correction.domino import DominoCorrection
-from specforge.correction.graph_head import GraphHead
-from specforge.correction.recording import CudaRecorder, Recorder
-from specforge.interfaces import CorrectionHead, Draft, TreeBuilder
-from specforge.strategies.conditional import Conditional
+from specforge.correction.triton_backend import Triton
 from specforge.strategies.depthwise import DepthWise
 from specforge.strategies.heap import Heap
-from specforge.tree import DraftTree
-
-T = TypeVar("T")
 
 ROOT = Path(__file__).parents[1]
-TESTS_TIMEOUT = 240
-"""Seconds."""
-
-
-class Rerun(Recorder):
-    """Runs the function again: for exercising this script without a GPU."""
-
-    def record(self, function: Callable[[], T]) -> Callable[[], T]:
-        """Return ``function``."""
-        return function
-
-    def busy(self) -> bool:
-        """It never is."""
-        return False
-
-
-class Unrecorded(Rerun):
-    """The same operations at the same shapes, without a graph."""
-
-    def busy(self) -> bool:
-        """It always is."""
-        return True
+TEST_RUNS = {
+    "graphs and host copies on a GPU": [
+        *("-m", "gpu", "tests/test_correction_graph.py", "tests/test_depthwise.py"),
+        *("tests/test_host.py", "tests/test_ordering.py"),
+    ],
+    "kernels against eager": ["-m", "not slow", "tests/test_correction_triton.py"],
+}
+"""Arguments of pytest."""
+TESTS_TIMEOUT = 130
+"""Seconds a run: both, and the measurements before them, stay within 8 minutes."""
 
 
 @frozen
-class Case:
-    """One kind of build."""
+class Step:
+    """Something to measure, and what it is called if that fails."""
 
-    name: str
-    builder: TreeBuilder
-    candidates: int
+    what: str
+    case: str
+    backend: str
+    run: Callable[[], Row]
+
+    def attempt(self) -> Row:
+        """Return the row; a failure is one too, so that what was measured before and after is not lost with it."""
+        try:
+            row = self.run()
+        except Exception as error:
+            traceback.print_exc()
+            row = Row(self.what, self.case, self.backend, "failed", details=[type(error).__name__], failed=True)
+        print(" | ".join(row.cells()), flush=True)
+        return row
 
 
 @frozen
@@ -77,248 +76,149 @@ class Setup:
 
     Attributes:
         shapes: by name.
-        cases: the builds.
+        cases: the builds; the last one's builder builds the trees of the agreement.
         repeats: timed builds of a case, after two more.
+        profiled: profiled builds of a case.
         rounds: different drafts, in turns.
-        batches: numbers of nodes for the kernels.
+        batches: numbers of nodes for the kernels; the largest is the agreement's.
+        candidates: the agreement's ``M``.
     """
 
     shapes: dict[str, Shape]
     cases: list[Case]
     repeats: int
+    profiled: int
     rounds: int
     batches: tuple[int, ...]
+    candidates: tuple[int, ...]
 
 
 def published() -> Setup:
     """Return the published shapes."""
-    heaps = [Case(f"heap B={b} M=64", Heap(b), 64) for b in (32, 64, 128)]
-    deep = [Case(f"depth-wise W=12 K={k} B=64", DepthWise(64, width=12), k) for k in (64, 2048)]
+    aims = {32: None, 64: 1.5, 128: None}
+    heaps = [Case(f"heap B={budget} M=64", Heap(budget), 64, aim_ms=aim) for budget, aim in aims.items()]
     step = Case("heap B=64 M=64, one node at a time", Heap(64, lookahead=1), 64)
-    return Setup({"H=2560": QWEN3_4B, "H=4096": QWEN3_8B}, [*heaps, step, *deep], 20, 5, (1, 12, 64))
+    deep, name = DepthWise(64, width=12), "depth-wise W=12 B=64"
+    without = Case(f"{name} K=64, no input table", deep, 64, table=False)
+    deeps = [Case(f"{name} K={count}", deep, count, aim_ms=0.5, aim_ratio=1.3) for count in (64, 2048)]
+    shapes = {"H=2560": QWEN3_4B, "H=4096": QWEN3_8B}
+    return Setup(shapes, [*heaps, step, without, *deeps], 20, 3, 5, (1, 12, 64), (64, 2048))
 
 
 def tiny() -> Setup:
     """Return shapes that Triton's interpreter gets through."""
-    cases = [Case("heap B=4 M=5", Heap(4), 5), Case("depth-wise W=3 K=5 B=4", DepthWise(4, width=3), 5)]
-    return Setup({"tiny": TINY}, cases, 1, 1, (2,))
-
-
-def all_heads(eager: DominoCorrection, device: torch.device) -> dict[str, CorrectionHead]:
-    """Return the heads of all backends, graphs last."""
-    plain = {name: run_on(name, eager, device) for name in ("eager", "triton")}
-    names = {"eager": "cuda_graph+eager", "triton": "cuda_graph"}
-    recorders = {name: CudaRecorder(device) if device.type == "cuda" else Rerun() for name in plain}
-    return {**plain, **{names[name]: GraphHead(head, recorders[name]) for name, head in plain.items()}}
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait for ``device``."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def seconds(run: Callable[[int], Any], repeats: int, device: torch.device) -> float:
-    """Return the median time of ``run(0)``, ``run(1)``, ..., after two that are not counted."""
-    taken = []
-    for number in range(repeats + 2):
-        synchronize(device)
-        begin = time.perf_counter()
-        run(number)
-        synchronize(device)
-        taken.append(time.perf_counter() - begin)
-    return median(taken[2:])
-
-
-def kernel_seconds(run: Callable[[], Any], device: torch.device) -> float | None:
-    """Return the sum of the times of the kernels of one run, as the profiler has them."""
-    if device.type != "cuda":
-        return None
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        run()
-        synchronize(device)
-    return 1e-6 * sum(event.self_device_time_total for event in profile.key_averages())
-
-
-def paths(tree: DraftTree) -> set[tuple[int, ...]]:
-    """Return the tree's paths, whatever its numbering."""
-    return {tree.path_tokens(node) for node in range(1, len(tree))}
-
-
-def identical(one: DraftTree, other: DraftTree) -> bool:
-    """Whether two trees are the same bit for bit."""
-    same = one.token_ids.tolist() == other.token_ids.tolist() and one.parents.tolist() == other.parents.tolist()
-    return same and one.log_probs.tobytes() == other.log_probs.tobytes()
-
-
-def measure_builds(setup: Setup, shape: Shape, where: str, device: torch.device) -> list[list[str]]:
-    """Return a row for every build and backend."""
-    dtype = torch.bfloat16
-    heads = all_heads(random_domino(shape, dtype, device), device)
-    drafts = [random_draft(shape, dtype, heads["eager"], device, seed) for seed in range(setup.rounds)]
-    rows = []
-    for case in setup.cases:
-        trees: dict[str, list[DraftTree]] = {}
-        for name, head in heads.items():
-            scorer, given = Conditional(case.candidates), [evolve(draft, correction=head) for draft in drafts]
-
-            def build(
-                number: int, case: Case = case, given: Sequence[Draft] = given, scorer: Any = scorer
-            ) -> DraftTree:
-                return case.builder.build(given[number % len(given)], scorer, any_round(device))
-
-            took = seconds(build, setup.repeats, device)
-            alone = kernel_seconds(lambda b=build: b(0), device)
-            trees[name] = [build(number) for number in range(setup.rounds)]
-            same = sum(paths(one) == paths(two) for one, two in zip(trees["eager"], trees[name], strict=True))
-            detail = [f"same tree as eager in {same} of {setup.rounds}"]
-            if isinstance(head, GraphHead):
-                detail.append(f"bit-identical to no graph: {unrecorded_is_the_same(head, case, drafts, trees[name])}")
-            if alone is not None:
-                detail.append(f"kernels alone {1e3 * alone:.3f} ms, {took / alone:.2f} times")
-            rows.append(["build", f"{case.name}, {where}", name, f"{1e3 * took:.3f} ms", "; ".join(detail)])
-            print(" | ".join(rows[-1]), flush=True)
-    return rows
-
-
-def unrecorded_is_the_same(head: GraphHead, case: Case, drafts: Sequence[Draft], trees: Sequence[DraftTree]) -> str:
-    """Say whether the same operations without a graph give the same trees, where the whole build is one graph."""
-    if isinstance(case.builder, Heap) and case.builder.lookahead is not None:
-        return "checked step by step in the tests"
-    plain = GraphHead(head.inner, Unrecorded())
-    device = drafts[0].base_logits.device  # type: ignore[union-attr]
-    others = [
-        case.builder.build(evolve(draft, correction=plain), Conditional(case.candidates), any_round(device))
-        for draft in drafts
+    deep = DepthWise(4, width=3)
+    cases = [
+        Case("heap B=4 M=5", Heap(4), 5, aim_ms=1.5),
+        Case("depth-wise W=3 B=4 K=5", deep, 5, table=False, aim_ms=0.5, aim_ratio=1.3),
     ]
-    return "yes" if all(identical(one, two) for one, two in zip(trees, others, strict=True)) else "NO"
+    return Setup({"tiny": TINY}, cases, 1, 1, 1, (2,), (5, 70))
 
 
-def measure_agreement(setup: Setup, shape: Shape, where: str, device: torch.device) -> list[list[str]]:
-    """Return how far apart eager and Triton are in float32, relative to 1e-5 + 1e-5 |eager|: at most 1 is asked for."""
-    heads = all_heads(random_domino(shape, torch.float32, device), device)
-    round, scorer, worst, same = any_round(device), Conditional(setup.cases[0].candidates), 0.0, 0
-    for seed in range(setup.rounds):
-        draft = random_draft(shape, torch.float32, heads["eager"], device, seed)
-        found = [log_probs_by_token(evolve(draft, correction=heads[name]), scorer) for name in ("eager", "triton")]
-        worst = max(worst, float(((found[1] - found[0]).abs() / (1e-5 + 1e-5 * found[0].abs())).max()))
-        builder = setup.cases[-1].builder
-        pair = [builder.build(evolve(draft, correction=heads[n]), scorer, round) for n in ("eager", "cuda_graph")]
-        same += paths(pair[0]) == paths(pair[1])
-    detail = f"same tree in {same} of {setup.rounds}"
-    return [["agreement", f"float32 log-probabilities, {where}", "triton", f"{worst:.2f} of the tolerance", detail]]
+def builds(setup: Setup, device: torch.device) -> Iterator[Step]:
+    """Yield a step a case and backend."""
+    for where, shape in setup.shapes.items():
+        for case, by_backend in prepare_builds(setup.cases, shape, setup.rounds, device):
+            for name in by_backend:
+                run = partial(time_build, by_backend, name, where, setup.repeats, device)
+                yield Step("build", f"{case.name}, {where}", name, run)
 
 
-def log_probs_by_token(draft: Draft, scorer: Conditional) -> Tensor:
-    """Return ``[n, M]`` log-probabilities below some nodes of depth 1, by token id."""
-    device = draft.hidden.device  # type: ignore[union-attr]
-    state = scorer.begin(draft, any_round(device))
-    tokens = torch.arange(12, device=device)
-    state = scorer.advance(draft, 0, state, torch.zeros_like(tokens), tokens)
-    row = scorer.expand(draft, 1, state)
-    return row.log_probs.gather(-1, row.tokens.sort(dim=-1).indices)
+def agreement(setup: Setup, device: torch.device) -> Iterator[Step]:
+    """Yield a step a kind of head, shape and number of candidates."""
+    builder, nodes = setup.cases[-1].builder, setup.batches[-1]
+    for where, shape in setup.shapes.items():
+        for kind, count in product(HEADS, setup.candidates):
+            comparison = Comparison(kind, shape, count, nodes, setup.rounds, builder, device)
+            case = f"{kind} M={count}, {nodes} nodes, {where}"
+            yield Step("agreement", case, "triton", partial(comparison.row, case))
 
 
-def kernel_runs(
-    head: DominoCorrection, count: int, device: torch.device
-) -> dict[str, tuple[Callable[[], Any], list[Tensor]]]:
-    """Return each kernel on ``count`` nodes of 64 candidates, with the tensors that it reads or writes at least."""
-    from specforge.correction import triton_kernels as kernels
-    from specforge.correction import triton_ops as ops
-
-    size, inner_size = head.down_state.shape[1], head.down_state.shape[0]
-    candidates, base = torch.arange(64, device=device) * 3, torch.zeros(64, device=device)
-    shift = torch.zeros(inner_size, dtype=head.up.dtype, device=device)
-    states = torch.randn(count, size, device=device).to(head.up.dtype)
-    inputs = torch.randn(count, 3 * size, device=device).to(head.up.dtype)
-    inner, numbers = torch.randn(count, inner_size, device=device), torch.arange(count, device=device)
-    log_probs = torch.randn(count, 64, device=device).log_softmax(-1)
-    tokens, scores = torch.arange(count * 64, device=device).view(count, 64), torch.zeros(count, device=device)
-    weight, up = head.state_weight, head.up
-    return {
-        "advance": (lambda: ops.gru(states, numbers, inputs, None, weight), [states, states, inputs, weight]),
-        "inner": (
-            lambda: ops.inner(kernels.SILU, [(states, head.down_state)], shift),
-            [states, head.down_state, inner],
-        ),
-        "slice": (
-            lambda: ops.slice_log_softmax(inner, up, candidates, base, 1.0),
-            [inner, up[candidates], base, log_probs],
-        ),
-        "rows": (lambda: ops.best_of_rows(log_probs, 64), [log_probs, log_probs, tokens]),
-        "children": (lambda: ops.best_children(scores, log_probs, tokens, 12), [log_probs, tokens]),
-    }
-
-
-def measure_kernels(setup: Setup, shape: Shape, where: str, device: torch.device) -> list[list[str]]:
-    """Return each kernel's time, and the rate at which it moves the bytes that it must move at least."""
-    head, rows = random_domino(shape, torch.bfloat16, device), []
+def kernels(setup: Setup, device: torch.device) -> Iterator[Step]:
+    """Yield a step a kernel and number of nodes; no kernel's sizes depend on the target's."""
+    head = random_domino(next(iter(setup.shapes.values())), torch.bfloat16, device, table=True)
     for count in setup.batches:
-        for name, (run, moved) in kernel_runs(head, count, device).items():
-            took, size = repeated_seconds(run, device), sum(t.numel() * t.element_size() for t in moved)
-            rate = f"{size / 1e6:.3f} MB at least, {size / took / 1e9:.2f} GB/s"
-            rows.append(["kernel", f"{name}, {count} nodes, {where}", "triton", f"{1e6 * took:.2f} us", rate])
-    return rows
+        for name, inputs in kernels_of(head, count, device).items():
+            case = f"{name}, {count} nodes"
+            yield Step("kernel", case, "triton", partial(measure_kernel, case, inputs, device))
 
 
-def repeated_seconds(run: Callable[[], Any], device: torch.device, times: int = 100) -> float:
-    """Return the time of one of many runs that follow each other in one graph, so that launching does not count."""
-    if device.type != "cuda":
-        return seconds(lambda number: run(), 1, device)
-    recording = CudaRecorder(device).record(lambda: [run() for _ in range(times)])
-    return seconds(lambda number: recording(), 10, device) / times
+def tests(setup: Setup, device: torch.device) -> Iterator[Step]:
+    """Yield a step a run of tests."""
+    for name, arguments in TEST_RUNS.items():
+        run = partial(run_pytest, name, arguments)
+        if device.type != "cuda":
+            run = partial(Row, "tests", name, "", "not run", details=["needs a CUDA device"])
+        yield Step("tests", name, "", run)
 
 
-def run_tests(device: torch.device) -> list[list[str]]:
-    """Run the tests that need a GPU."""
-    if device.type != "cuda":
-        return [["tests", "pytest -m gpu", "", "not run", "needs a CUDA device"]]
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-k", "correction or depthwise or host", "tests"]
-    begin = time.perf_counter()
+def run_pytest(name: str, arguments: Sequence[str]) -> Row:
+    """Return how a run of tests went."""
+    command, begin = [sys.executable, "-m", "pytest", "-q", *arguments], time.perf_counter()
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TESTS_TIMEOUT, check=False)
     except subprocess.TimeoutExpired:
-        return [["tests", "pytest -m gpu", "", f"over {TESTS_TIMEOUT} s", "stopped"]]
+        return Row("tests", name, "", f"over {TESTS_TIMEOUT} s", details=["stopped"], failed=True)
     if done.returncode:
         print(done.stdout[-8000:], done.stderr[-2000:])
     last = (done.stdout.strip().splitlines() or ["no output"])[-1].strip("= ")
-    return [["tests", "pytest -m gpu", "", f"{time.perf_counter() - begin:.0f} s", last]]
+    return Row("tests", name, "", f"{time.perf_counter() - begin:.0f} s", details=[last], failed=done.returncode != 0)
 
 
-def print_table(rows: Sequence[Sequence[str]]) -> None:
-    """Print a Markdown table."""
-    everything = [["what", "case", "backend", "measured", "detail"], *rows]
-    widths = [max(len(row[column]) for row in everything) for column in range(5)]
-    lines = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
-        for row in everything
-    ]
-    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
-    print("\n".join(lines))
+def profile(row: BuildRow, setup: Setup, device: torch.device) -> None:
+    """Add the kernels' time to ``row``; a failure is noted there."""
+    try:
+        row.profile(setup.profiled, device)
+    except Exception as error:
+        traceback.print_exc()
+        row.details.append(f"kernels alone: failed, {type(error).__name__}")
+        row.failed = True
+
+
+def measure(setup: Setup, device: torch.device) -> list[Row]:
+    """Return all rows. Everything is timed before the profiler first runs, which may slow down all that follows."""
+    steps = chain.from_iterable(part(setup, device) for part in (builds, agreement, kernels, tests))
+    rows = [step.attempt() for step in steps]
+    for row in rows:
+        if isinstance(row, BuildRow):
+            profile(row, setup, device)
+    return rows
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Return the options, checked against what the device can run."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda", type=torch.device)
+    parser.add_argument("--shapes", choices=("published", "tiny"), default="published")
+    chosen = parser.parse_args(argv)
+    on_cuda = chosen.device.type == "cuda"
+    if on_cuda and not torch.cuda.is_available():
+        parser.error("--device is 'cuda', and there is no CUDA device; --device cpu --shapes tiny exercises the script")
+    reason = Triton().lacks(chosen.device)
+    if reason is not None:
+        parser.error(f"triton cannot run on {chosen.device}: {reason}; on a CPU, set TRITON_INTERPRET=1")
+    if on_cuda and Triton().lacks(torch.device("cpu")) is None:
+        parser.error("TRITON_INTERPRET is set: interpreted kernels say nothing about the device; unset it")
+    return chosen
 
 
 @torch.no_grad()
-def main() -> None:
-    """Measure everything and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--shapes", choices=("published", "tiny"), default="published")
-    chosen = parser.parse_args()
-    device, setup = torch.device(chosen.device), published() if chosen.shapes == "published" else tiny()
-    if device.type == "cuda" and not torch.cuda.is_available():
-        parser.error("--device is 'cuda', and there is no CUDA device; --device cpu --shapes tiny exercises the script")
-    if "triton" not in runnable(device):
-        parser.error(f"triton cannot run on {device}; on a CPU, set TRITON_INTERPRET=1")
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure everything, print the table and return the exit code."""
+    # Re-initialising CUPTI, which the profiler does whenever it starts, may crash the CUDA graphs of the same process.
+    os.environ.setdefault("DISABLE_CUPTI_LAZY_REINIT", "1")
+    os.environ.setdefault("TEARDOWN_CUPTI", "0")
+    chosen, begin = parse(argv), time.perf_counter()
+    device = chosen.device
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)
+    rows = measure(published() if chosen.shapes == "published" else tiny(), device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU, times mean nothing"
-    rows = []
-    for where, shape in setup.shapes.items():
-        rows += measure_builds(setup, shape, where, device)
-        rows += measure_agreement(setup, shape, where, device)
-    rows += measure_kernels(setup, shape, where, device)
-    rows += run_tests(device)
-    print(f"\n{name}, torch {torch.__version__}, {chosen.shapes} shapes, bfloat16 unless it says otherwise\n")
+    took = f"took {time.perf_counter() - begin:.0f} s"
+    print(f"\n{name}, torch {torch.__version__}, {chosen.shapes} shapes, bfloat16 unless it says otherwise, {took}\n")
     print_table(rows)
+    return int(any(row.failed for row in rows))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
