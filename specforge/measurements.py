@@ -14,7 +14,7 @@ from specforge.errors import ConfigError
 
 
 def _seconds(values: Iterable[float]) -> tuple[float, ...]:
-    return tuple(values)
+    return tuple(map(float, values))
 
 
 @frozen
@@ -30,7 +30,7 @@ class Pass:
 
     context: int
     index: int
-    draft: float
+    draft: float = field(converter=float)
     verify: tuple[float, ...] = field(converter=_seconds)
 
 
@@ -106,7 +106,7 @@ def _whole_lines(path: Path) -> list[Any]:
 def _read_pass(path: Path, line: Any) -> Pass:
     try:
         return Pass(**line)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise _no_measurements(path) from error
 
 

@@ -196,7 +196,9 @@ def test_a_resumed_process_is_warmed_up_again(machine: FakeMachine, tmp_path: Pa
         measure_cost_model(machine, machine.drafter, plan, progress=stop_after(1), resume_path=partial)
     machine.calls.clear()
     machine.verify_seconds = lambda n, context: 9.0 if len(machine.calls) <= 2 else 1.0
-    assert measure_cost_model(machine, machine.drafter, plan, resume_path=partial).verify_seconds(4, 16) == pytest.approx(1.0)
+    assert measure_cost_model(machine, machine.drafter, plan, resume_path=partial).verify_seconds(
+        4, 16
+    ) == pytest.approx(1.0)
 
 
 def test_quick_profile_is_not_misled_by_the_first_pass_of_a_size(machine: FakeMachine) -> None:
@@ -232,7 +234,17 @@ def test_measurements_of_something_else_are_refused(machine: FakeMachine, tmp_pa
         measure_cost_model(machine, machine.drafter, Plan(PLAN.contexts, (0, 2)), resume_path=partial)
 
 
-@pytest.mark.parametrize("text", ["not json\n", "[1]\n", "{header}\n[1]\n", '{header}\n{"context": 1}\n'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "not json\n",
+        "[1]\n",
+        "{header}\n[1]\n",
+        '{header}\n{"context": 1}\n',
+        '{header}\n{"context": 10, "index": 0, "draft": "x", "verify": [1, 1, 1, 1]}\n',
+        '{header}\n{"context": 10, "index": 0, "draft": 1, "verify": ["x", 1, 1, 1]}\n',
+    ],
+)
 def test_files_that_hold_no_measurements_are_refused(machine: FakeMachine, tmp_path: Path, text: str) -> None:
     partial = tmp_path / "partial"
     measure_cost_model(machine, machine.drafter, PLAN, resume_path=partial)
