@@ -25,7 +25,7 @@ _FEW_ENTRIES = 256
 """Most entries that the host sorts faster than it selects among them."""
 _CHUNK = 32
 """Entries that share a maximum in the first pass over a long row."""
-_FEW_CHUNKS = 32
+_FEW_CHUNKS = 24
 """A search of ``k`` chunks is faster than a pass over all entries if there are so many times more of them."""
 
 
@@ -192,9 +192,10 @@ def _select_on_host(rows: Tensor, k: int, shift: Tensor | None) -> tuple[Tensor,
     values, indices = torch.topk(rows, min(k + 1, rows.shape[1]))
     if shift is not None:
         values = values - shift
-    if bool(values.isnan().any()):
+    found = values.numpy()
+    if np.isnan(found).any():
         return _select_on_host(comparable(rows if shift is None else rows - shift), k, None)
-    if not bool((values[:, 1:] == values[:, :-1]).any()):
+    if not (found[:, 1:] == found[:, :-1]).any():
         return values[:, :k], indices[:, :k]
     chosen = indices[:, :k].clone()
     if values.shape[1] > k:

@@ -175,8 +175,10 @@ def grow_on_host(draft: Draft, scorer: Scorer, round: Round, plan: Plan, calibra
 
 def _columns(tree: Supertree, plan: Plan, root: Tensor) -> list[Tensor]:
     """Return the tensors of a ``Grown``; with the root's token, which a copy of its own would wait for."""
-    everything = torch.arange(len(tree.tokens), device=tree.tokens.device)
-    order = everything if plan.budget is None else prune(tree, plan.budget)
+    if plan.budget is None:
+        order = torch.arange(len(tree.tokens), device=tree.tokens.device)
+    else:
+        order = prune(tree, plan.budget)
     return [tree.tokens, tree.parents, tree.scores, tree.edges, order, root]
 
 

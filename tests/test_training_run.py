@@ -403,9 +403,11 @@ def test_the_commands_refuse_in_one_line(
     assert error.count("\n") == 1
 
 
-def test_the_recipe_is_a_valid_config() -> None:
-    config = load_train_config(Path(__file__).parent.parent / "configs" / "training" / "smollm2_domino.py")
-    assert config.architecture.kind == "domino"
+def test_the_recipes_are_valid_configs() -> None:
+    recipes = Path(__file__).parent.parent / "configs" / "training"
+    first, second = (load_train_config(recipes / f"smollm2_domino{name}.py") for name in ("", "_further"))
+    assert first.architecture == second.architecture
+    assert (first.architecture.kind, first.initial, second.initial) == ("domino", None, f"{first.out}/drafter")
     with pytest.raises(ConfigError, match="it must be a TrainConfig"):
         load_train_config(Path(__file__).parent.parent / "configs" / "domino.py")
 
