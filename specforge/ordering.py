@@ -25,7 +25,7 @@ _FEW_ENTRIES = 256
 """Most entries that the host sorts faster than it selects among them."""
 _CHUNK = 32
 """Entries that share a maximum in the first pass over a long row."""
-_FEW_CHUNKS = 24
+_FEW_CHUNKS = 32
 """A search of ``k`` chunks is faster than a pass over all entries if there are so many times more of them."""
 
 
