@@ -75,7 +75,9 @@ def random_markov(kind: str, shape: Shape, dtype: torch.dtype, device: torch.dev
     return MarkovCorrection(codes, up)
 
 
-def random_draft(shape: Shape, dtype: torch.dtype, head: CorrectionHead, device: torch.device, seed: int = 0) -> Draft:
+def random_draft(
+    shape: Shape, dtype: torch.dtype, head: CorrectionHead | None, device: torch.device, seed: int = 0
+) -> Draft:
     """Return a draft whose rows have a few likely tokens each, as a drafter's have."""
     generator = torch.Generator(device).manual_seed(seed)
 

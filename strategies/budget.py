@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -34,12 +34,13 @@ import numpy.typing as npt
 from attrs import define, field
 from torch import Tensor
 
-from specforge.checks import whole
 from specforge.cost_model import CostModel
 from specforge.errors import ConfigError
 from specforge.interfaces import Drafter, Verdict
 from specforge.profiling import device_names, dtype_name, quick_profile
 from specforge.strategies.calibration import Calibration
+from specforge.strategies.expansion import Calibrate
+from specforge.strategies.options import whole
 from specforge.tree import DraftTree
 
 if TYPE_CHECKING:
@@ -113,14 +114,10 @@ class BudgetPolicy:
         measure: a cost model is to be measured at ``bind``.
     """
 
-    budget: int = field()
+    budget: int = field(validator=whole(1))
     cost_model: CostModel | None = None
     calibration: Calibration | None = None
     measure: bool = False
-
-    @budget.validator
-    def _check_budget(self, attribute: object, value: object) -> None:
-        whole(value, "budget", 1)
 
     @classmethod
     def of(cls, budget: int, cost_model: CostModelOption = None, calibration: CalibrationOption = None) -> BudgetPolicy:
@@ -188,7 +185,7 @@ class BudgetPolicy:
         return self.cost_model.round_seconds(self.budget, context)
 
     @property
-    def calibrate(self) -> Callable[[int, Tensor], Tensor] | None:
+    def calibrate(self) -> Calibrate | None:
         """What maps a draft position and raw edge log-probabilities to those to search by; ``None``: they are those.
 
         The result has their shape, dtype and device; within a depth the order is kept.

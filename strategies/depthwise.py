@@ -251,7 +251,7 @@ def _worth_following(keys: list[Array], budget: int | None) -> int:
     last, count = keys[-1], sum(map(len, keys))
     worst = -np.inf
     if budget is not None and count >= budget:
-        worst = max(worst, np.partition(np.concatenate(keys), count - budget)[count - budget])
+        worst = np.partition(np.concatenate(keys), count - budget)[count - budget]
     return int(np.count_nonzero(last > worst))
 
 

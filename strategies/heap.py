@@ -76,9 +76,9 @@ class Heap(TreeBuilder):
         if limit < 1:
             return DraftTree.root_only(round.root)
         round = evolve(round, max_children=at_most(self.budget, round.max_children))
-        if self.lookahead is None and self.policy.calibrate is None and replayable(draft, scorer):
-            return self._build_at_once(draft, scorer, round, limit)
         calibrate = self.policy.calibrate
+        if self.lookahead is None and calibrate is None and replayable(draft, scorer):
+            return self._build_at_once(draft, scorer, round, limit)
         rows: Rows
         if scorer.path_independent:
             rows = DepthRows(draft, scorer, round, limit, calibrate)

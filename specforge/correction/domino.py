@@ -79,7 +79,7 @@ class DominoCorrection(CorrectionHead):
         weight = self.state_weight
         if weight.device.type != "cpu" or weight.dtype == torch.float32 or weight.numel() >= LARGE_WEIGHT:
             return self
-        return evolve(self, state_weight=self.state_weight.float(), down=self.down.float())
+        return evolve(self, state_weight=weight.float(), down=self.down.float())
 
     def begin(self, draft: Draft, root: Tensor) -> DominoState:
         """Return the state after the root, ``[1]`` int64."""

@@ -19,7 +19,6 @@ T = TypeVar("T")
 LARGEST_BATCH = 128
 """Batches of more nodes are run as they come: their work hides what launching it takes."""
 
-
 MOST_RECORDINGS = 64
 """Recordings that a head keeps; what else comes up runs as it comes, so that odd shapes do not fill the device."""
 
@@ -140,11 +139,11 @@ class GraphHead(CorrectionHead):
             return build(evolve(draft, correction=self.inner), root)
         parts = {"hidden": draft.hidden, "base_logits": draft.base_logits, "root": root}
         tensors = {name: tensor for name, tensor in parts.items() if tensor is not None}
-        buffers = self._loaded("build", tensors, {})
         key = ("build", key, signature(tensors))
+        if key not in self._recordings and self._full:
+            return build(evolve(draft, correction=self.inner), root)
+        buffers = self._loaded("build", tensors, {})
         if key not in self._recordings:
-            if self._full:
-                return build(evolve(draft, correction=self.inner), root)
             given = Draft(draft.depth, buffers.get("hidden"), buffers.get("base_logits"), self.inner)
             self._recordings[key] = self.recorder.record(lambda: build(given, buffers["root"]))
         return self._recordings[key]()
