@@ -7,11 +7,10 @@ import torch
 from attrs import frozen
 from torch import Tensor
 
+from specforge import ordering
 from specforge.ordering import exact_topk
 
 NO_CANDIDATE = float("-inf")
-_FEW_CANDIDATES = 1024
-"""Most candidates that the host sorts, not selects among."""
 
 
 @frozen(eq=False)
@@ -33,31 +32,53 @@ class Children:
 
 def as_edges(log_probs: Tensor) -> Tensor:
     """Return log-probabilities that are at most 0, with NaN as ``-inf``."""
+    if ordering.on_host(log_probs) and log_probs.dtype == torch.float32:
+        # Much cheaper for the host to begin; fmax drops NaN, minimum keeps it.
+        return torch.from_numpy(np.fmax(np.minimum(log_probs.numpy(), 0.0), NO_CANDIDATE))
     return torch.nan_to_num(log_probs, nan=NO_CANDIDATE, posinf=0.0, neginf=NO_CANDIDATE).clamp_(max=0.0)
 
 
-def best_children(scores: Tensor, edges: Tensor, raw: Tensor, tokens: Tensor, width: int) -> Children:
-    """Return the ``width`` best children, or all if there are fewer: by path score, then by parent, then by rank.
+def best_children(
+    scores: Tensor, edges: Tensor, raw: Tensor, tokens: Tensor, width: int, ranked: bool = False
+) -> Children:
+    """Return the ``width`` best children, or all if there are fewer.
+
+    The best are those of the highest path score; of equal ones those of the first parent, then those of the highest
+    edge, then those of the first column.
 
     Args:
         scores: ``[n]`` float32 path scores of the parents, in the total order.
         edges: ``[n, K]`` float32, what a child's score gains, at most 0; ``-inf`` where there is no candidate.
         raw: ``[n, K]`` float32, the edges to report.
-        tokens: ``[n, K]`` int64, each row best first.
+        tokens: ``[n, K]`` int64.
         width: how many, at least 1.
+        ranked: promises that edges fall along a row, which saves a device from sorting.
     """
-    # Row-major order is the order of ties: first by parent, then by rank in the parent's row.
-    if edges.device.type == "cpu" and edges.numel() <= _FEW_CANDIDATES:
+    if edges.shape[1] == 0:
+        nothing = tokens.flatten()
+        return Children(edges.flatten(), nothing, nothing, raw.flatten())
+    if ordering.on_host(edges):
         return _best_on_host(scores, edges, raw, tokens, width)
+    return _best_on_device(scores, edges, raw, tokens, width, ranked)
+
+
+def _best_on_device(scores: Tensor, edges: Tensor, raw: Tensor, tokens: Tensor, width: int, ranked: bool) -> Children:
+    """Do it with a few operations, none of which waits."""
+    if not ranked:
+        edges, columns = exact_topk(edges, width)
+        raw, tokens = raw.gather(1, columns), tokens.gather(1, columns)
+    # Row-major order is then the order of ties.
     best, chosen = exact_topk((scores[:, None] + edges).flatten(), width)
     return Children(best, chosen // edges.shape[1], tokens.take(chosen), raw.take(chosen))
 
 
 def _best_on_host(scores: Tensor, edges: Tensor, raw: Tensor, tokens: Tensor, width: int) -> Children:
-    """Do the same with NumPy, whose operations take the host a fraction of the time to begin."""
-    with np.errstate(over="ignore"):
-        totals = (scores.numpy()[:, None] + edges.numpy()).ravel()
-    chosen = (-totals).argsort(kind="stable")[:width]
-    rows, ranks = np.divmod(chosen, edges.shape[1])
-    found = totals[chosen], rows, tokens.numpy()[rows, ranks], raw.numpy()[rows, ranks]
+    """Do it with NumPy, whose operations take the host a fraction of the time to begin."""
+    gains, totals = edges.numpy(), (scores[:, None] + edges).numpy().ravel()
+    least = np.partition(totals, -width)[-width] if width < len(totals) else -np.inf
+    places = np.flatnonzero(totals >= least)
+    rows, columns = np.divmod(places, gains.shape[1])
+    best = np.lexsort((-gains[rows, columns], rows, -totals[places]))[:width]
+    rows, columns = rows[best], columns[best]
+    found = totals[places[best]], rows, tokens.numpy()[rows, columns], raw.numpy()[rows, columns]
     return Children(*(torch.from_numpy(array) for array in found))

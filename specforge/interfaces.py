@@ -61,6 +61,11 @@ class Round:
     draws: KeyedUniforms
     max_children: int | None = None
 
+    def limited(self, max_children: int) -> Round:
+        """Return this round for a builder that can use so many children of one node at most."""
+        most = max_children if self.max_children is None else min(max_children, self.max_children)
+        return Round(self.history, self.max_depth, self.sampling, self.draws, most)
+
     @property
     def root(self) -> int:
         """The last committed token."""
@@ -221,6 +226,16 @@ class Scorer(Part):
     def expand(self, draft: Draft, depth: int, state: State) -> Candidates:
         """Return the candidates for draft position ``depth`` on each path of ``state``."""
 
+    def best_children(self, draft: Draft, depth: int, state: State, scores: Tensor, width: int) -> Children:
+        """Return the ``width`` best children of all paths of ``state``, whose path scores are ``scores`` ``[n]``.
+
+        The same as to rank what ``expand`` returns by path score, then by parent and by rank. A scorer that can tell
+        the best children of a depth without ranking the candidates of each path may do so.
+        """
+        candidates = self.expand(draft, depth, state)
+        edges = as_edges(candidates.log_probs)
+        return best_children(scores, edges, edges, candidates.tokens, width, ranked=True)
+
     @abstractmethod
     def advance(self, draft: Draft, depth: int, state: State, parent_rows: Tensor, tokens: Tensor) -> State:
         """Return the states of chosen children.
@@ -327,13 +342,19 @@ class CorrectionHead(ABC):
     def advance(self, draft: Draft, depth: int, state: State, parent_rows: Tensor, tokens: Tensor) -> State:
         """Return the states after ``tokens`` at draft position ``depth``; arguments as in ``Scorer.advance``."""
 
-    def best_children(self, scores: Tensor, candidates: Candidates, width: int) -> Children:
+    def best_children(self, scores: Tensor, log_probs: Tensor, tokens: Tensor, width: int) -> Children:
         """Return the ``width`` best children of nodes of path scores ``[n]`` float32; see ``children.best_children``.
 
         Not a matter of the correction, but it follows one at every depth, and a device is faster with both in kernels.
+
+        Args:
+            scores: ``[n]`` float32 path scores, in the total order.
+            log_probs: ``[n, M]`` float32, as ``slice_log_probs`` gives them; NaN marks what is no candidate.
+            tokens: ``[n, M]`` int64.
+            width: how many, at least 1.
         """
-        edges = as_edges(candidates.log_probs)
-        return best_children(scores, edges, edges, candidates.tokens, width)
+        edges = as_edges(log_probs)
+        return best_children(scores, edges, edges, tokens, width)
 
     def replay(self, key: Hashable, build: Callable[[Draft, Tensor], T], draft: Draft, root: Tensor) -> T:
         """Return ``build(draft, root)``; a head that ``replays`` may do what an earlier call did on other numbers.

@@ -6,6 +6,7 @@ that: in bf16, ties among the best logits are common, and builders are compared 
 
 from __future__ import annotations
 
+from math import isnan
 from typing import TypeVar
 
 import numpy as np
@@ -27,6 +28,11 @@ _CHUNK = 32
 """Entries that share a maximum in the first pass over a long row."""
 _FEW_CHUNKS = 32
 """A search of ``k`` chunks is faster than a pass over all entries if there are so many times more of them."""
+
+
+def on_host(tensor: Tensor) -> bool:
+    """Whether ``tensor`` may be read without waiting, so that NumPy can serve: it begins faster than PyTorch does."""
+    return tensor.device.type == "cpu"
 
 
 def exact_topk(scores: Tensor, k: int, shift: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -55,7 +61,7 @@ def exact_topk(scores: Tensor, k: int, shift: Tensor | None = None) -> tuple[Ten
         raise ValueError(f"k is {k}; it must be at least 1")
     rows = scores.reshape(-1, scores.shape[-1])
     # The host compares 16-bit floats slowly. Shifted ones are compared in float32 everywhere.
-    rows = rows.float() if rows.device.type == "cpu" or shift is not None else rows
+    rows = rows.float() if on_host(rows) or shift is not None else rows
     k = min(k, rows.shape[1])
     values, indices = _select(rows, k, None if shift is None else shift.reshape(-1, 1))
     values = values.to(scores.dtype) if shift is None else values
@@ -65,9 +71,17 @@ def exact_topk(scores: Tensor, k: int, shift: Tensor | None = None) -> tuple[Ten
     return values.reshape(shape), indices.reshape(shape)
 
 
+def exact_topk_columns(scores: Tensor, k: int) -> Tensor:
+    """Return the indices that ``exact_topk`` chooses, ascending: ``[n, min(k, V)]`` int64 of ``[n, V]``."""
+    indices = exact_topk(scores, k)[1]
+    if not on_host(indices):
+        return indices.sort(dim=-1).values
+    return torch.from_numpy(np.sort(indices.numpy(), axis=-1))
+
+
 def _select(rows: Tensor, k: int, shift: Tensor | None) -> tuple[Tensor, Tensor]:
     long = 2 * (k + 1) * _CHUNK <= rows.shape[1]
-    if rows.device.type == "cpu":
+    if on_host(rows):
         return _select_above_threshold(rows, k, shift) if long else _select_on_host(rows, k, shift)
     keys = comparable(rows if shift is None else rows - shift)
     return _select_in_chunks(keys, k) if long else _select_whole(keys, k)
@@ -80,19 +94,19 @@ def _select_above_threshold(rows: Tensor, k: int, shift: Tensor | None) -> tuple
     them, or, where those are no longer few, found by a second pass.
     """
     maxima = _spread_maxima(rows)
-    if bool(np.isnan(maxima).any()) or not (shift is None or bool(shift.isfinite().all())):
-        rows, shift = comparable(rows if shift is None else rows - shift), None
-        maxima = _spread_maxima(rows)
-    thresholds = np.partition(maxima, -k, axis=1)[:, -k, None]
-    shifts = np.zeros((len(rows), 1), dtype=np.float32) if shift is None else shift.numpy()
-    if shift is not None:
+    highest = np.partition(maxima, (-k, -1), axis=1)[:, -k:]
+    # A maximum keeps NaN, and NumPy ranks it above all numbers.
+    if any(map(isnan, highest[:, -1].tolist())) or not (shift is None or bool(shift.isfinite().all())):
+        return _select_above_threshold(comparable(rows if shift is None else rows - shift), k, None)
+    thresholds, shifts = highest[:, :1], None if shift is None else shift.numpy()
+    if shifts is not None:
         # Entries that are equal once shifted are at most one rounding apart.
         slack = 4 * torch.finfo(torch.float32).eps * (np.abs(thresholds) + np.abs(shifts))
         thresholds = np.where(np.isinf(thresholds), thresholds, thresholds - slack)
     entries = rows.numpy()
     few = _FEW_CHUNKS * k <= maxima.shape[1]
     lines, columns = _search_chunks(entries, maxima, thresholds) if few else _places(entries >= thresholds)
-    falling = shifts[lines, 0] - entries[lines, columns] + np.float32(0)
+    falling = (np.float32(0) if shifts is None else shifts[lines, 0]) - entries[lines, columns] + np.float32(0)
     keys = (_in_order(falling.view(np.int32)).astype(np.int64) << _INDEX_BITS) | columns
     # The host sorts plain integers several times as fast as it ranks entries by two arrays.
     ends = np.searchsorted(lines, np.arange(len(entries)), side="right").tolist()
@@ -135,9 +149,10 @@ def _spread_maxima(rows: Tensor) -> _Floats:
     count = rows.shape[1] // _CHUNK
     whole = rows.shape[1] // count
     maxima = rows[:, : whole * count].unflatten(1, (whole, count)).amax(dim=1).numpy()
-    rest = rows[:, whole * count :].numpy()
-    first = maxima[:, : rest.shape[1]]
-    np.maximum(first, rest, out=first)
+    if whole * count < rows.shape[1]:
+        rest = rows[:, whole * count :].numpy()
+        first = maxima[:, : rest.shape[1]]
+        np.maximum(first, rest, out=first)
     return maxima
 
 
@@ -208,14 +223,15 @@ def _select_on_host(rows: Tensor, k: int, shift: Tensor | None) -> tuple[Tensor,
 
 
 def _select_by_host_sort(rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    indices = torch.from_numpy((-rows.numpy()).argsort(axis=1, kind="stable")[:, :k])
-    values = rows.gather(1, indices)
-    if values[:, -1].min().item() > float("-inf"):
-        return values, indices
-    # NaN, which sorts last, may have to come before some of the chosen -inf.
-    rows = comparable(rows)
-    indices = torch.from_numpy((-rows.numpy()).argsort(axis=1, kind="stable")[:, :k])
-    return rows.gather(1, indices), indices
+    entries = rows.numpy()
+    indices = (-entries).argsort(axis=1, kind="stable")[:, :k]
+    values = np.take_along_axis(entries, indices, axis=1)
+    if not (values[:, -1] > -np.inf).all():
+        # NaN, which sorts last, may have to come before some of the chosen -inf.
+        entries = comparable(rows).numpy()
+        indices = (-entries).argsort(axis=1, kind="stable")[:, :k]
+        values = np.take_along_axis(entries, indices, axis=1)
+    return torch.from_numpy(values), torch.from_numpy(indices)
 
 
 def _ordered(values: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from attrs import evolve, frozen
+from attrs import frozen
 
 from specforge.checks import flag, number, whole
 from specforge.errors import ConfigError, IncompatiblePartsError
@@ -70,7 +70,7 @@ class Chain(TreeBuilder):
         length = self._length(draft, round)
         if self.sample:
             return draw_tree(draft, scorer, round, (1,) * length, self.temperature)
-        return _best_path(draft, scorer, evolve(round, max_children=1), length)
+        return _best_path(draft, scorer, round.limited(1), length)
 
     def _length(self, draft: Draft, round: Round) -> int:
         length = min(draft.depth, round.max_depth)

@@ -12,8 +12,9 @@ import torch
 from attrs import field, frozen
 from torch import Tensor
 
+from specforge.children import Children
 from specforge.interfaces import BASE_LOGITS, CORRECTION_HEAD, Candidates, CorrectionHead, Draft, Round, Scorer, State
-from specforge.ordering import exact_topk
+from specforge.ordering import exact_topk, exact_topk_columns
 from specforge.registry import register
 from specforge.strategies.marginal import reachable_logits, tempered
 from specforge.strategies.options import at_most, candidate_count, one_of, positive
@@ -83,7 +84,7 @@ class Conditional(Scorer):
         count = at_most(logits.shape[1], self.candidates)
         tokens = None
         if count < logits.shape[1]:
-            tokens = exact_topk(logits, count)[1].sort(dim=-1).values
+            tokens = exact_topk_columns(logits, count)
         base = logits if tokens is None else logits.gather(1, tokens).float()
         slices = Slices(logits, tokens, base, at_most(count, round.max_children))
         head = head_of(draft)
@@ -94,16 +95,14 @@ class Conditional(Scorer):
 
     def expand(self, draft: Draft, depth: int, state: PathStates) -> Candidates:  # type: ignore[override]
         """Return the corrected candidates, ranked again on each path."""
-        slices = state.slices
+        slices, head = state.slices, head_of(draft)
         tokens = None if slices.tokens is None else slices.tokens[depth]
         if tokens is not None and self.normalizer == CANDIDATES:
-            base, head = slices.base[depth], head_of(draft)
             if depth < head.first_corrected:
-                rows = torch.log_softmax(tempered(base[None], self.temperature), dim=-1)
-                log_probs, columns = exact_topk(rows, slices.width)
+                log_probs, columns = exact_topk(self._base_log_probs(depth, state), slices.width)
             else:
                 log_probs, columns = head.best_of_slice(
-                    draft, depth, state.head, base, tokens, self.temperature, slices.width
+                    draft, depth, state.head, slices.base[depth], tokens, self.temperature, slices.width
                 )
         else:
             vocabulary = slices.logits[depth].float()
@@ -113,6 +112,25 @@ class Conditional(Scorer):
         # Slices are laid out by token id, so ties between columns were ties by id.
         chosen = columns if tokens is None else tokens.take(columns)
         return Candidates(chosen.expand(state.paths, -1), log_probs.expand(state.paths, -1))
+
+    def best_children(  # type: ignore[override]
+        self, draft: Draft, depth: int, state: PathStates, scores: Tensor, width: int
+    ) -> Children:
+        """Return the best of the corrected candidates of all paths; one selection ranks them."""
+        slices, head = state.slices, head_of(draft)
+        if slices.tokens is None or self.normalizer != CANDIDATES:
+            return super().best_children(draft, depth, state, scores, width)
+        tokens = slices.tokens[depth]
+        if depth < head.first_corrected:
+            log_probs = self._base_log_probs(depth, state)
+        else:
+            log_probs = head.slice_log_probs(draft, depth, state.head, slices.base[depth], tokens, self.temperature)
+        log_probs = log_probs.expand(state.paths, -1)
+        return head.best_children(scores, log_probs, tokens.expand(state.paths, -1), width)
+
+    def _base_log_probs(self, depth: int, state: PathStates) -> Tensor:
+        """Return the log-softmax over the candidates where no correction applies, ``[1, M]``."""
+        return torch.log_softmax(tempered(state.slices.base[depth][None], self.temperature), dim=-1)
 
     def advance(  # type: ignore[override]
         self, draft: Draft, depth: int, state: PathStates, parent_rows: Tensor, tokens: Tensor

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from specforge.children import Children, best_children
 from specforge.errors import ConfigError
-from specforge.interfaces import Candidates, Draft, Drafter, Round, Scorer, TreeBuilder, Verdict
+from specforge.interfaces import Draft, Drafter, Round, Scorer, State, TreeBuilder, Verdict
 from specforge.ordering import exact_topk
 from specforge.registry import register
 from specforge.strategies.budget import BudgetPolicy, CalibrationOption, CostModelOption
 from specforge.strategies.expansion import Calibrate, search_edges
 from specforge.strategies.host import Packed, to_host
-from specforge.strategies.options import at_most, number, one_of, whole
+from specforge.strategies.options import number, one_of, whole
 from specforge.tree import DraftTree
 
 if TYPE_CHECKING:
@@ -200,15 +200,16 @@ def grow(draft: Draft, scorer: Scorer, round: Round, plan: Plan, calibrate: Cali
     first, kept = -1, 0
     levels: list[tuple[Tensor, ...]] = []
     for depth in range(plan.limit):
-        candidates = scorer.expand(draft, depth, state)
         width = plan.widths(depth, kept)
-        if width == 0 or candidates.tokens.shape[1] == 0:
+        if width == 0:
             break
-        children = _children(draft, scores, candidates, depth, width, calibrate)
+        children = _children(draft, scorer, state, scores, depth, width, calibrate)
         rows, tokens, scores = children.rows, children.tokens, children.scores
+        if rows.shape[0] == 0:
+            break
         keys = scores + plan.beta * (depth + 1) if plan.beta else scores
         levels.append((tokens, rows + first, scores, keys, children.edges))
-        first, kept = kept, kept + len(rows)
+        first, kept = kept, kept + rows.shape[0]
         if depth + 1 == plan.limit:
             break
         if plan.static and not scorer.static:
@@ -222,17 +223,18 @@ def grow(draft: Draft, scorer: Scorer, round: Round, plan: Plan, calibrate: Cali
     if not levels:
         return None
     tokens, parents, scores, keys, edges = (torch.cat(column) for column in zip(*levels, strict=True))
-    return Supertree(tokens, parents, scores, keys, edges, tuple(len(level[0]) for level in levels))
+    return Supertree(tokens, parents, scores, keys, edges, tuple(level[0].shape[0] for level in levels))
 
 
 def _children(
-    draft: Draft, scores: Tensor, candidates: Candidates, depth: int, width: int, calibrate: Calibrate | None
+    draft: Draft, scorer: Scorer, state: State, scores: Tensor, depth: int, width: int, calibrate: Calibrate | None
 ) -> Children:
     """Return the ``width`` best children of nodes of path scores ``[n]``."""
-    if calibrate is None and draft.correction is not None:
-        return draft.correction.best_children(scores, candidates, width)
+    if calibrate is None:
+        return scorer.best_children(draft, depth, state, scores, width)
+    candidates = scorer.expand(draft, depth, state)
     edges, raw = search_edges(candidates, depth, calibrate)
-    return best_children(scores, edges, raw, candidates.tokens, width)
+    return best_children(scores, edges, raw, candidates.tokens, width, ranked=True)
 
 
 def _followable(rows: Tensor, tokens: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -324,15 +326,16 @@ class DepthWise(TreeBuilder):
         static = on_device or (self.policy.calibrate is None and replayable(draft, scorer))
         if self.mode == FIXED:
             return self._build_fixed(draft, scorer, round, limit, static)
-        plan = Plan(limit, SameWidth(self.width), self.budget, self.beta, static)
-        return self._build_pruned(draft, scorer, round, plan)
+        # Of a depth no more can be chosen than the budget, and nothing below the others.
+        width = min(self.width, self.budget)
+        plan = Plan(limit, SameWidth(width), self.budget, self.beta, static)
+        return self._build_pruned(draft, scorer, round.limited(width), plan)
 
     def observe(self, tree: DraftTree, verdict: Verdict) -> None:
         """Let the calibration learn from a verified round."""
         self.policy.observe(tree, verdict)
 
     def _build_pruned(self, draft: Draft, scorer: Scorer, round: Round, plan: Plan) -> DraftTree:
-        round = evolve(round, max_children=at_most(self.width, self.budget, round.max_children))
         grown = grow_on_host(draft, scorer, round, plan, self.policy.calibrate)
         if grown is None:
             return DraftTree.root_only(round.root)
@@ -345,7 +348,7 @@ class DepthWise(TreeBuilder):
 
         Shares depend on how many places the depths above could fill, which a device only tells after the copy.
         """
-        round = evolve(round, max_children=at_most(self.budget, round.max_children))
+        round = round.limited(self.budget)
         share = EvenShare(self.budget, limit)
         while True:
             grown = grow_on_host(draft, scorer, round, Plan(limit, share, static=static), self.policy.calibrate)

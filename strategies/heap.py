@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from attrs import define, evolve, field
+from attrs import define, field
 from attrs.validators import optional
 
 from specforge.interfaces import Draft, Drafter, Round, Scorer, TreeBuilder, Verdict
@@ -19,7 +19,7 @@ from specforge.registry import register
 from specforge.strategies.budget import BudgetPolicy, BudgetRun, CalibrationOption, CostModelOption
 from specforge.strategies.depthwise import Plan, SameWidth, grow_on_host, replayable
 from specforge.strategies.expansion import DepthRows, HostRow, PathRows, Place, Rows
-from specforge.strategies.options import at_most, whole
+from specforge.strategies.options import whole
 from specforge.tree import DraftTree
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Heap(TreeBuilder):
         limit = min(draft.depth, round.max_depth)
         if limit < 1:
             return DraftTree.root_only(round.root)
-        round = evolve(round, max_children=at_most(self.budget, round.max_children))
+        round = round.limited(self.budget)
         calibrate = self.policy.calibrate
         if self.lookahead is None and calibrate is None and replayable(draft, scorer):
             return self._build_at_once(draft, scorer, round, limit)

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -116,9 +117,12 @@ def test_ranks_are_exact(shape: tuple[int, int], keep: int, decimals: int, seed:
     values, scores, tokens = values.to(DEVICE), scores.to(DEVICE), tokens.to(DEVICE)
     for one, two in zip(ops().best_of_rows(values, keep), exact_topk(values, keep), strict=True):
         assert torch.equal(one, two)
-    for log_probs, given_tokens in ((values, tokens), (values[:1].expand(*shape), tokens[:1].expand(*shape))):
+    for few, rows in product((0, ops().FEW_CHILDREN), (slice(None), slice(1))):
+        log_probs, given_tokens = values[rows].expand(*shape), tokens[rows].expand(*shape)
         edges = as_edges(log_probs)
-        found = attrs.astuple(ops().best_children(scores, log_probs, given_tokens, keep), recurse=False)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ops(), "FEW_CHILDREN", few)
+            found = attrs.astuple(ops().best_children(scores, log_probs, given_tokens, keep), recurse=False)
         wanted = attrs.astuple(best_children(scores, edges, edges, given_tokens, keep), recurse=False)
         for one, two in zip(found, wanted, strict=True):
             assert torch.equal(one, two)
@@ -131,8 +135,9 @@ def test_many_entries_are_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
         assert torch.equal(one, two)
     values = torch.randn(3, ops().MOST_CHILDREN // 3 + 1, device=DEVICE)
     scores, tokens, edges = -torch.arange(3.0, device=DEVICE), torch.randint(0, 99, values.shape), as_edges(values)
-    found = ops().best_children(scores, values, tokens.to(DEVICE), 5)
-    wanted = best_children(scores, edges, edges, tokens.to(DEVICE), 5)
+    keep = values.shape[1]
+    found = ops().best_children(scores, values, tokens.to(DEVICE), keep)
+    wanted = best_children(scores, edges, edges, tokens.to(DEVICE), keep)
     for one, two in zip(attrs.astuple(found, recurse=False), attrs.astuple(wanted, recurse=False), strict=True):
         assert torch.equal(one, two)
 
@@ -364,7 +369,7 @@ def test_refused_where_it_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_auto_never_takes_triton_on_the_cpu() -> None:
     for kind in KINDS:
         head = Problem(kind).head()
-        assert run_on("auto", head, torch.device("cpu")) is head
+        assert type(run_on("auto", head, torch.device("cpu"))) is type(head)
 
 
 @attrs.frozen(eq=False, repr=False)

@@ -15,6 +15,7 @@ from table_scorers import TableHead
 from torch import Tensor
 
 from specforge import interfaces, registry
+from specforge.children import Children
 from specforge.errors import ConfigError
 from specforge.interfaces import BASE_LOGITS, CORRECTION_HEAD, Candidates, Draft, Round, Scorer
 from specforge.sampling import KeyedUniforms, SamplingParams
@@ -356,11 +357,13 @@ def test_path_independent_rows_are_views(scorer: Scorer) -> None:
 
 def test_candidates_are_chosen_once_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    original = conditional_module.exact_topk
-    for module in (conditional_module, interfaces):
-        monkeypatch.setattr(
-            module, "exact_topk", lambda x, *rest, **named: calls.append(x.shape) or original(x, *rest, **named)
-        )
+    for module, name in (
+        (conditional_module, "exact_topk_columns"),
+        (conditional_module, "exact_topk"),
+        (interfaces, "exact_topk"),
+    ):
+        original = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda x, k, do=original: calls.append(x.shape) or do(x, k))
     problem = Problem(vocab=9)
     draft, scorer = problem.draft(), Conditional(4)
     state = scorer.begin(draft, problem.round())
@@ -415,3 +418,45 @@ def test_says_what_a_draft_lacks() -> None:
         Conditional().begin(draft, Problem().round())
     with pytest.raises(ValueError, match="no base logits"):
         Marginal().begin(Draft(1), Problem().round())
+
+
+SCORERS = st.one_of(
+    st.builds(Conditional, st.sampled_from([1, 3, 5, None]), temperature=st.sampled_from([1.0, 0.5])),
+    st.builds(Conditional, st.sampled_from([3, None]), st.just("vocabulary")),
+    st.builds(Marginal),
+)
+
+
+def check_children(scorer: Scorer, problem: Problem, width: int) -> None:
+    """The best children of several paths are those among the ranked candidates of each."""
+    problem = evolve(problem, max_children=None, max_depth=99)
+    draft, round = problem.draft(), problem.round()
+    state, scores = scorer.begin(draft, round), torch.zeros(1)
+    for depth in range(problem.depth):
+        found = scorer.best_children(draft, depth, state, scores, width)
+        wanted = Scorer.best_children(scorer, draft, depth, state, scores, width)
+        for one, other in zip(attrs.astuple(found, recurse=False), attrs.astuple(wanted, recurse=False), strict=True):
+            assert torch.equal(one, other)
+        real = found.scores > float("-inf")
+        # Beside scores of very different sizes, sums of different edges become equal.
+        scores = (found.scores * 1e6)[real]
+        state = scorer.advance(draft, depth, state, found.rows[real], found.tokens[real])
+
+
+@settings(max_examples=60)
+@given(problems, SCORERS, st.sampled_from([1, 2, 5, 50]))
+def test_best_children_are_the_best_of_the_ranked_candidates(problem: Problem, scorer: Scorer, width: int) -> None:
+    check_children(scorer, problem, width)
+
+
+class ForgetsPaths(Conditional):
+    """Ranks a depth's candidates by their edges alone."""
+
+    def best_children(self, draft: Draft, depth: int, state: Any, scores: Tensor, width: int) -> Children:
+        found = super().best_children(draft, depth, state, torch.zeros_like(scores), width)
+        return evolve(found, scores=scores[found.rows] + found.edges)
+
+
+def test_catches_children_of_unlikely_paths() -> None:
+    with pytest.raises(AssertionError):
+        check_children(ForgetsPaths(4), Problem(depth=4), 5)

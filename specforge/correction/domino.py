@@ -10,7 +10,7 @@ from attrs import evolve, field, frozen
 from torch import Tensor
 from torch.nn import functional as F
 
-from specforge.correction.linear import LARGE_WEIGHT, project, project_at
+from specforge.correction.linear import LARGE_WEIGHT, column_major, project, project_at
 from specforge.correction.slices import Slices, slice_product
 from specforge.interfaces import CorrectionHead, Draft
 
@@ -68,18 +68,22 @@ class DominoCorrection(CorrectionHead):
 
     @down_hidden.default
     def _hidden_columns(self) -> Tensor:
-        return self.down[:, : -self.state_weight.shape[1]].contiguous()
+        return self.down[:, : -self.state_weight.shape[1]].clone()
 
     @down_state.default
     def _state_columns(self) -> Tensor:
-        return self.down[:, -self.state_weight.shape[1] :].contiguous()
+        return self.down[:, -self.state_weight.shape[1] :].clone()
 
     def tuned(self) -> DominoCorrection:
-        """Widen small weights on the host, which sets up a 16-bit product for longer than it computes a wider one."""
+        """Widen small weights on the host, and lay them out by columns.
+
+        The host sets up a 16-bit product for longer than it computes a wider one, and for a few rows it copies a
+        weight that lies by rows.
+        """
         weight = self.state_weight
-        if weight.device.type != "cpu" or weight.dtype == torch.float32 or weight.numel() >= LARGE_WEIGHT:
+        if weight.device.type != "cpu" or weight.numel() >= LARGE_WEIGHT:
             return self
-        return evolve(self, state_weight=weight.float(), down=self.down.float())
+        return evolve(self, state_weight=column_major(weight.float()), down=column_major(self.down.float()))
 
     def begin(self, draft: Draft, root: Tensor) -> DominoState:
         """Return the state after the root, ``[1]`` int64."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from specforge.children import Children
 from specforge.correction.recording import Recorder
 from specforge.correction.slices import Slices
-from specforge.interfaces import Candidates, CorrectionHead, Draft, State
+from specforge.interfaces import CorrectionHead, Draft, State
 
 T = TypeVar("T")
 
@@ -94,9 +94,9 @@ class GraphHead(CorrectionHead):
         """Return ``[n, M]`` float32 log-probabilities over ``candidates``, not recorded."""
         return self.inner.slice_log_probs(draft, depth, state, base, candidates, temperature)
 
-    def best_children(self, scores: Tensor, candidates: Candidates, width: int) -> Children:
+    def best_children(self, scores: Tensor, log_probs: Tensor, tokens: Tensor, width: int) -> Children:
         """Return the ``width`` best children, not recorded."""
-        return self.inner.best_children(scores, candidates, width)
+        return self.inner.best_children(scores, log_probs, tokens, width)
 
     def best_of_slice(
         self, draft: Draft, depth: int, state: Any, base: Tensor, candidates: Tensor, temperature: float, width: int

@@ -46,3 +46,8 @@ def _pays(rows: Tensor) -> bool:
     if rows.dtype == torch.bfloat16:
         return rows.shape[0] > 0 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return rows.dtype == torch.float32 and rows.shape[0] > BLOCKED_ROWS
+
+
+def column_major(weight: Tensor) -> Tensor:
+    """Return ``weight`` ``[out, in]`` laid out by columns, as the host's library wants the weight of a few rows."""
+    return weight.t().contiguous().t()

@@ -21,7 +21,7 @@ from specforge.correction.markov import (
     MarkovState,
     RecurrentMarkovCorrection,
 )
-from specforge.interfaces import Candidates, CorrectionHead, Draft, State
+from specforge.interfaces import CorrectionHead, Draft, State
 
 H = TypeVar("H", bound=CorrectionHead)
 
@@ -55,9 +55,9 @@ class TritonHead(CorrectionHead, Generic[H]):
         """Return the ``width`` best of ``slice_log_probs`` and their columns."""
         return ops.best_of_rows(self.slice_log_probs(draft, depth, state, base, candidates, temperature), width)
 
-    def best_children(self, scores: Tensor, candidates: Candidates, width: int) -> Children:
+    def best_children(self, scores: Tensor, log_probs: Tensor, tokens: Tensor, width: int) -> Children:
         """Return the ``width`` best children of nodes of path scores ``[n]``."""
-        return ops.best_children(scores, candidates.log_probs, candidates.tokens, width)
+        return ops.best_children(scores, log_probs, tokens, width)
 
 
 @frozen(eq=False, repr=False)

@@ -298,10 +298,10 @@ def children_kernel(
     BLOCK: tl.constexpr,
     OTHERS: tl.constexpr,
 ):
-    """Find the ``keep`` best children of the nodes of a depth: by path score, then parent, then rank.
+    """Find the ``keep`` best children of the nodes of a depth: by path score, then parent, then edge, then column.
 
-    ``scores`` ``[n]`` float32 are the parents', ``log_probs`` and ``tokens`` ``[n, size]`` their candidates, best
-    first; ``count`` is ``n size``. Children know their rank by counting, as in ``rank_kernel``, and write their path
+    ``scores`` ``[n]`` float32 are the parents', ``log_probs`` and ``tokens`` ``[n, size]`` their candidates, in any
+    order; ``count`` is ``n size``. Children know their rank by counting, as in ``rank_kernel``, and write their path
     score, their parent's row, their token and their edge to their place of ``[keep]`` outputs.
     """
     own = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -313,9 +313,12 @@ def children_kernel(
     for first in range(0, count, OTHERS):
         other = first + tl.arange(0, OTHERS)
         above, beside, other_in = other // size, other % size, other < count
-        rival = tl.load(scores + above, mask=other_in, other=0.0)
-        rival = comparable(rival + load_edge(log_probs, log_prob_stride, above, beside, other_in))
-        tied = (rival[None, :] == score[:, None]) & (other[None, :] < own[:, None])
+        gain = load_edge(log_probs, log_prob_stride, above, beside, other_in)
+        rival = comparable(tl.load(scores + above, mask=other_in, other=0.0) + gain)
+        siblings = above[None, :] == parent[:, None]
+        better = siblings & (gain[None, :] > edge[:, None])
+        worse = siblings & (gain[None, :] < edge[:, None])
+        tied = (rival[None, :] == score[:, None]) & (better | ((other[None, :] < own[:, None]) & ~worse))
         before = ((rival[None, :] > score[:, None]) | tied) & other_in[None, :]
         rank += tl.sum(before.to(tl.int32), axis=1)
     chosen = own_in & (rank < keep)

@@ -27,8 +27,10 @@ RIVALS = 128
 """Entries that they are compared with at a time."""
 LONGEST_ROW = 4096
 """Above this many entries in a row, to sort beats to count: the work of counting grows with the square."""
+FEW_CHILDREN = 4096
+"""So many candidates of a depth are compared all with all; of more, each row's best are found first."""
 MOST_CHILDREN = 16_384
-"""The same for the candidates of a depth."""
+"""Above this many candidates of a depth to sort beats to count."""
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
@@ -193,11 +195,15 @@ def best_of_rows(values: Tensor, keep: int) -> tuple[Tensor, Tensor]:
 
 def best_children(scores: Tensor, log_probs: Tensor, tokens: Tensor, keep: int) -> Children:
     """Return what ``specforge.children.best_children`` does of uncalibrated ``log_probs``; rows may be expanded."""
-    count = log_probs.numel()
+    if log_probs.numel() > FEW_CHILDREN and log_probs.shape[1] > keep:
+        # A row's best are found by comparing it with itself only.
+        log_probs, columns = best_of_rows(log_probs.clamp(max=0.0), keep)
+        tokens = tokens.gather(1, columns)
+    count, device = log_probs.numel(), scores.device
     if count > MOST_CHILDREN:
         edges = as_edges(log_probs)
         return children.best_children(scores, edges, edges, tokens, keep)
-    keep, device = min(keep, count), scores.device
+    keep = min(keep, count)
     log_probs, tokens = (x if x.stride(-1) == 1 else x.contiguous() for x in (log_probs, tokens))
     out_scores, out_edges = torch.empty(2, keep, device=device)
     out_rows, out_tokens = torch.empty(2, keep, dtype=torch.int64, device=device)
