@@ -107,12 +107,11 @@ class DraftTree:
     edge_log_probs: Floats | None = field(default=None, converter=_floats_if_given)
 
     def __attrs_post_init__(self) -> None:
-        _check_parents(self.token_ids, self.parents)
-        depths = _ints(_depths_of(self.parents))
+        depths = _checked_depths(self.token_ids, self.parents)
         if self.depths is None:
-            object.__setattr__(self, "depths", depths)
-        elif not np.array_equal(self.depths, depths):
-            raise ValueError(f"depths {self.depths.tolist()} do not follow from parents; {depths.tolist()} would")
+            object.__setattr__(self, "depths", _ints(depths))
+        elif self.depths.tolist() != depths:
+            raise ValueError(f"depths {self.depths.tolist()} do not follow from parents; {depths} would")
         if self.log_probs is None:
             object.__setattr__(self, "log_probs", _floats(np.zeros(len(self))))
         elif self.log_probs.shape != self.token_ids.shape:
@@ -210,21 +209,18 @@ class DraftTree:
         return self.render()
 
 
-def _check_parents(token_ids: Ints, parents: Ints) -> None:
+def _checked_depths(token_ids: Ints, parents: Ints) -> list[int]:
+    """Return the depth of every node, once it is sure that the arrays are those of a tree."""
     if token_ids.ndim != 1 or token_ids.shape != parents.shape or len(token_ids) == 0:
         raise ValueError(f"token_ids {token_ids.shape} and parents {parents.shape} must be [N] with a root, N >= 1")
-    if parents[0] != -1:
-        raise ValueError(f"node 0 is the root and has parent -1, not {parents[0]}")
-    wrong = np.flatnonzero((parents[1:] < 0) | (parents[1:] >= np.arange(1, len(parents))))
-    if len(wrong):
-        node = int(wrong[0]) + 1
-        raise ValueError(f"node {node} has parent {parents[node]}; a parent is a smaller index than its child's")
-    if len(set(zip(parents.tolist(), token_ids.tolist(), strict=True))) != len(parents):
-        raise ValueError("two children of one node share a token")
-
-
-def _depths_of(parents: Ints) -> list[int]:
-    depths = [0] * len(parents)
-    for node, parent in enumerate(parents.tolist()[1:], start=1):
+    above = parents.tolist()
+    if above[0] != -1:
+        raise ValueError(f"node 0 is the root and has parent -1, not {above[0]}")
+    depths = [0] * len(above)
+    for node, parent in enumerate(above[1:], start=1):
+        if not 0 <= parent < node:
+            raise ValueError(f"node {node} has parent {parent}; a parent is a smaller index than its child's")
         depths[node] = depths[parent] + 1
+    if len(set(zip(above, token_ids.tolist(), strict=True))) != len(above):
+        raise ValueError("two children of one node share a token")
     return depths

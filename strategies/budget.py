@@ -169,9 +169,9 @@ class BudgetPolicy:
             scores: ``[n]`` path scores, at most 0, best first.
             context: the root's sequence index.
         """
-        best = np.asarray(scores.cpu() if isinstance(scores, Tensor) else scores, dtype=np.float64)[: self.budget]
         if not self.cost_aware:
-            return len(best)
+            return min(len(scores), self.budget)
+        best = np.asarray(scores.cpu() if isinstance(scores, Tensor) else scores, dtype=np.float64)[: self.budget]
         # math.exp and a sequential sum, as in CostAwareRun: NumPy's own exp differs from it in the last bit.
         accepted = np.add.accumulate(np.fromiter(map(math.exp, best.tolist()), np.float64, len(best)))
         costs = self._costs(context)

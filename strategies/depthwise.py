@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -93,7 +94,7 @@ class Supertree:
 
     Attributes:
         tokens: ``[S]`` int64.
-        parents: ``[S]`` int64, indices into this tree; -1 below the root.
+        rows: ``[S]`` int64, the parent's place at the depth above; 0 below the root.
         scores: ``[S]`` float32 path scores.
         keys: ``[S]`` float32, ``scores`` plus ``beta`` times the depth.
         edges: ``[S]`` float32, each node's log-probability given its parent as the scorer gave it.
@@ -101,7 +102,7 @@ class Supertree:
     """
 
     tokens: Tensor
-    parents: Tensor
+    rows: Tensor
     scores: Tensor
     keys: Tensor
     edges: Tensor
@@ -115,7 +116,7 @@ class Grown:
     Attributes:
         sizes: the number of places at each depth, from depth 1 on; this and the next four as in ``Supertree``.
         tokens: ``[S]`` int64.
-        parents: ``[S]`` int64.
+        rows: ``[S]`` int64.
         scores: ``[S]`` float32.
         edges: ``[S]`` float32.
         order: int64, the nodes that the plan's budget is for, best first by key; all of them, as they lie, without one.
@@ -124,7 +125,7 @@ class Grown:
 
     sizes: tuple[int, ...]
     tokens: Array
-    parents: Array
+    rows: Array
     scores: Array
     edges: Array
     order: Array
@@ -137,12 +138,14 @@ class Grown:
             chosen: int64 indices.
             edges: whether the tree keeps the scorer's own edges.
         """
-        # Index -1, the root's as a parent, is the last entry, which stays 0.
+        # Before the nodes of depth 1 lies what index -1 finds: the last entry, which stays 0, the root's number.
+        firsts = [-1, *accumulate((0, *self.sizes))][: len(self.sizes)]
+        parents = self.rows + np.repeat(firsts, self.sizes)
         number_of = np.zeros(len(self.tokens) + 1, dtype=np.int64)
         number_of[chosen] = np.arange(1, len(chosen) + 1)
         return DraftTree(
             np.concatenate([self.root, self.tokens[chosen]]),
-            np.concatenate([[-1], number_of[self.parents[chosen]]]),
+            np.concatenate([[-1], number_of[parents[chosen]]]),
             log_probs=np.concatenate([[0.0], self.scores[chosen]]),
             edge_log_probs=np.concatenate([[0.0], self.edges[chosen]]) if edges else None,
         )
@@ -179,7 +182,7 @@ def _columns(tree: Supertree, plan: Plan, root: Tensor) -> list[Tensor]:
         order = torch.arange(len(tree.tokens), device=tree.tokens.device)
     else:
         order = prune(tree, plan.budget)
-    return [tree.tokens, tree.parents, tree.scores, tree.edges, order, root]
+    return [tree.tokens, tree.rows, tree.scores, tree.edges, order, root]
 
 
 def grow(draft: Draft, scorer: Scorer, round: Round, plan: Plan, calibrate: Calibrate | None) -> Supertree | None:
@@ -197,7 +200,7 @@ def grow(draft: Draft, scorer: Scorer, round: Round, plan: Plan, calibrate: Cali
     """
     state = scorer.begin(draft, round)
     scores = torch.zeros(1, device=round.history.device)
-    first, kept = -1, 0
+    kept = 0
     levels: list[tuple[Tensor, ...]] = []
     for depth in range(plan.limit):
         width = plan.widths(depth, kept)
@@ -208,8 +211,8 @@ def grow(draft: Draft, scorer: Scorer, round: Round, plan: Plan, calibrate: Cali
         if rows.shape[0] == 0:
             break
         keys = scores + plan.beta * (depth + 1) if plan.beta else scores
-        levels.append((tokens, rows + first, scores, keys, children.edges))
-        first, kept = kept, kept + rows.shape[0]
+        levels.append((tokens, rows, scores, keys, children.edges))
+        kept += rows.shape[0]
         if depth + 1 == plan.limit:
             break
         if plan.static and not scorer.static:
@@ -222,8 +225,8 @@ def grow(draft: Draft, scorer: Scorer, round: Round, plan: Plan, calibrate: Cali
         state = scorer.advance(draft, depth, state, rows, tokens)
     if not levels:
         return None
-    tokens, parents, scores, keys, edges = (torch.cat(column) for column in zip(*levels, strict=True))
-    return Supertree(tokens, parents, scores, keys, edges, tuple(level[0].shape[0] for level in levels))
+    tokens, rows, scores, keys, edges = (torch.cat(column) for column in zip(*levels, strict=True))
+    return Supertree(tokens, rows, scores, keys, edges, tuple(level[0].shape[0] for level in levels))
 
 
 def _children(

@@ -237,7 +237,7 @@ def test_static_shapes_do_not_depend_on_values() -> None:
         plan = Plan(3, lambda depth, kept: 6, budget=5)
         tree = grow(case.draft(), FollowsAnything(case), case.round(), plan, lambda depth, edges: edges)
         assert tree is not None
-        sizes.add((tree.sizes, *(len(column) for column in (tree.tokens, tree.parents, tree.scores, tree.keys))))
+        sizes.add((tree.sizes, *(len(column) for column in (tree.tokens, tree.rows, tree.scores, tree.keys))))
     assert sizes == {((4, 6, 6), 16, 16, 16, 16)}
 
 

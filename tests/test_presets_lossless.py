@@ -572,7 +572,7 @@ def test_parents_lost_in_the_depthwise_builder_are_caught(
     def forgetful(*arguments: Any) -> depthwise.Supertree:
         """Keep, of each node, not its own parent but the one of the node before it."""
         tree = grow(*arguments)
-        return evolve(tree, parents=torch.cat([tree.parents[:1], tree.parents[:-1]]))
+        return evolve(tree, rows=torch.cat([tree.rows[:1], tree.rows[:-1]]))
 
     monkeypatch.setattr(depthwise, "grow", forgetful)
     with pytest.raises((AssertionError, ValueError)):
