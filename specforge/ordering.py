@@ -81,6 +81,8 @@ def exact_topk_columns(scores: Tensor, k: int) -> Tensor:
 
 def _select(rows: Tensor, k: int, shift: Tensor | None) -> tuple[Tensor, Tensor]:
     long = 2 * (k + 1) * _CHUNK <= rows.shape[1]
+    if on_host(rows) and k == 1:
+        return _select_first(rows, shift)
     if on_host(rows):
         return _select_above_threshold(rows, k, shift) if long else _select_on_host(rows, k, shift)
     keys = comparable(rows if shift is None else rows - shift)
@@ -100,9 +102,7 @@ def _select_above_threshold(rows: Tensor, k: int, shift: Tensor | None) -> tuple
         return _select_above_threshold(comparable(rows if shift is None else rows - shift), k, None)
     thresholds, shifts = highest[:, :1], None if shift is None else shift.numpy()
     if shifts is not None:
-        # Entries that are equal once shifted are at most one rounding apart.
-        slack = 4 * torch.finfo(torch.float32).eps * (np.abs(thresholds) + np.abs(shifts))
-        thresholds = np.where(np.isinf(thresholds), thresholds, thresholds - slack)
+        thresholds = np.where(np.isinf(thresholds), thresholds, thresholds - _slack(thresholds, shifts))
     entries = rows.numpy()
     few = _FEW_CHUNKS * k <= maxima.shape[1]
     lines, columns = _search_chunks(entries, maxima, thresholds) if few else _places(entries >= thresholds)
@@ -115,6 +115,28 @@ def _select_above_threshold(rows: Tensor, k: int, shift: Tensor | None) -> tuple
         best[row] = np.sort(keys[start:end])[:k]
     values = 0 - _in_order((best >> _INDEX_BITS).astype(np.int32)).view(np.float32)
     return torch.from_numpy(values), torch.from_numpy(best & _INDEX_MASK)
+
+
+def _select_first(rows: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Select one entry a row, which NumPy finds in a pass; of those before it, one may be equal once shifted."""
+    entries = rows.numpy()
+    columns = entries.argmax(axis=1)[:, None]
+    highest = torch.from_numpy(np.take_along_axis(entries, columns, axis=1))
+    values = (highest if shift is None else highest - shift) + 0.0
+    if bool(values.isnan().any()) or not (shift is None or bool(values.isfinite().all())):
+        return _select_first(comparable(rows if shift is None else rows - shift), None)
+    if shift is not None:
+        least = highest.numpy() - _slack(highest.numpy(), shift.numpy())
+        for line, column in enumerate(columns[:, 0].tolist()):
+            near = np.flatnonzero(entries[line, :column] >= least[line])
+            tied = near[entries[line, near] - shift.numpy()[line] == values.numpy()[line]]
+            columns[line] = tied[0] if len(tied) else column
+    return values, torch.from_numpy(columns)
+
+
+def _slack(values: _Floats, shifts: _Floats) -> _Floats:
+    """Return how far below ``values`` an entry may be that equals them once shifted: a rounding or two."""
+    return np.float32(4 * torch.finfo(torch.float32).eps) * (np.abs(values) + np.abs(shifts))
 
 
 def _search_chunks(entries: _Floats, maxima: _Floats, thresholds: _Floats) -> tuple[_Indices, _Indices]:

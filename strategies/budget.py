@@ -162,7 +162,7 @@ class BudgetPolicy:
             return FixedRun(self.budget)
         return CostAwareRun(self._costs(context).tolist())
 
-    def best_size(self, scores: Tensor | npt.ArrayLike, context: int) -> int:
+    def best_size(self, scores: Tensor | Sequence[float] | npt.NDArray[Any], context: int) -> int:
         """Return how many nodes ``start(context)`` would admit of these, without a step per node.
 
         Args:

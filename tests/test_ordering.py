@@ -151,8 +151,10 @@ def test_catches_a_threshold_without_slack(monkeypatch: pytest.MonkeyPatch) -> N
     scores[0, 3000:3100] = 2**-12
     shift = torch.full((1, 1), 65536.0)
     assert exact_topk(scores, 3, shift)[1].tolist() == [[0, 1, 2]]
+    assert exact_topk(scores, 1, shift)[1].tolist() == [[0]]
     monkeypatch.setattr(ordering.torch, "finfo", lambda dtype: SimpleNamespace(eps=0.0))
     assert exact_topk(scores, 3, shift)[1].tolist() == [[3000, 3001, 3002]]
+    assert exact_topk(scores, 1, shift)[1].tolist() == [[3000]]
 
 
 def test_keeps_leading_shape_and_dtype() -> None:
