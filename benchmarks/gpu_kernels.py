@@ -43,7 +43,7 @@ def kernels_of(head: DominoCorrection, count: int, device: torch.device) -> dict
         return random(count, head.state_weight.shape[1]).to(up.dtype)
 
     def log_probs() -> Tensor:
-        return random(count, CANDIDATES).log_softmax(-1).sort(descending=True).values
+        return random(count, CANDIDATES).log_softmax(-1)
 
     def advance(copy: int) -> tuple[Launch, list[Tensor]]:
         above, weight, tokens = states(), head.state_weight.clone(), distinct(count, copy, len(table))

@@ -8,7 +8,7 @@ import math
 from pathlib import Path
 
 import torch
-from attrs import evolve, field, frozen, validators
+from attrs import field, frozen, validators
 from rich.console import Console
 
 import specforge
@@ -28,7 +28,7 @@ class Comb(TreeBuilder):
     def build(self, draft: Draft, scorer: Scorer, round: Round) -> DraftTree:
         """Follow the best token of every draft position."""
         tokens, parents, scores = [round.root], [-1], [0.0]
-        state, tip = scorer.begin(draft, evolve(round, max_children=self.width)), 0
+        state, tip = scorer.begin(draft, round.limited(self.width)), 0
         for depth in range(min(draft.depth, round.max_depth)):
             candidates = scorer.expand(draft, depth, state)
             best = candidates.tokens[0, : self.width]

@@ -31,10 +31,10 @@ class Children:
 
 
 def as_edges(log_probs: Tensor) -> Tensor:
-    """Return log-probabilities that are at most 0, with NaN as ``-inf``."""
+    """Return log-probabilities ``[n, K]`` as edges: at most 0, with NaN as ``-inf``."""
     if ordering.on_host(log_probs) and log_probs.dtype == torch.float32:
         # Much cheaper for the host to begin; fmax drops NaN, minimum keeps it.
-        return torch.from_numpy(np.fmax(np.minimum(log_probs.numpy(), 0.0), NO_CANDIDATE))
+        return torch.from_numpy(np.fmax(np.minimum(log_probs.detach().numpy(), 0.0), NO_CANDIDATE))
     return torch.nan_to_num(log_probs, nan=NO_CANDIDATE, posinf=0.0, neginf=NO_CANDIDATE).clamp_(max=0.0)
 
 
@@ -47,8 +47,9 @@ def best_children(
     edge, then those of the first column.
 
     Args:
-        scores: ``[n]`` float32 path scores of the parents, in the total order.
-        edges: ``[n, K]`` float32, what a child's score gains, at most 0; ``-inf`` where there is no candidate.
+        scores: ``[n]`` float32 path scores of the parents, at least one, in the total order.
+        edges: ``[n, K]`` float32, what a child's score gains, at most 0; ``-inf``, never NaN, where there is no
+            candidate.
         raw: ``[n, K]`` float32, the edges to report.
         tokens: ``[n, K]`` int64.
         width: how many, at least 1.

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
-from attrs import frozen
+from attrs import evolve, frozen
 from torch import Tensor
 
 from specforge.children import Children, as_edges, best_children
@@ -52,7 +52,7 @@ class Round:
         sampling: how the target's distribution is processed.
         draws: ``u(position, purpose)``, the only source of randomness.
         max_children: most children of one node that the builder can use, where it knows; a scorer may cut its rows
-            there, a builder sets it with ``attrs.evolve`` before ``Scorer.begin``.
+            there, a builder sets it with ``limited`` before ``Scorer.begin``.
     """
 
     history: Tensor
@@ -64,7 +64,7 @@ class Round:
     def limited(self, max_children: int) -> Round:
         """Return this round for a builder that can use so many children of one node at most."""
         most = max_children if self.max_children is None else min(max_children, self.max_children)
-        return Round(self.history, self.max_depth, self.sampling, self.draws, most)
+        return evolve(self, max_children=most)
 
     @property
     def root(self) -> int:
@@ -218,6 +218,12 @@ class Scorer(Part):
     path_independent: ClassVar[bool] = False
     static: ClassVar[bool] = False
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        # A way round another class's ``expand`` would lose what this class's own does.
+        if "expand" in vars(cls) and "best_children" not in vars(cls):
+            cls.best_children = Scorer.best_children  # type: ignore[method-assign]
+
     @abstractmethod
     def begin(self, draft: Draft, round: Round) -> State:
         """Return the state of one path, the root alone (a batch of one)."""
@@ -227,12 +233,22 @@ class Scorer(Part):
         """Return the candidates for draft position ``depth`` on each path of ``state``."""
 
     def best_children(self, draft: Draft, depth: int, state: State, scores: Tensor, width: int) -> Children:
-        """Return the ``width`` best children of all paths of ``state``, whose path scores are ``scores`` ``[n]``.
+        """Return the best children of all paths of ``state``.
 
         The same as to rank what ``expand`` returns by path score, then by parent and by rank. A scorer that can tell
-        the best children of a depth without ranking the candidates of each path may do so.
+        the best children of a depth without ranking the candidates of each path may do so; a subclass that has its
+        own ``expand`` only gets this one back.
+
+        Args:
+            draft: the round's draft.
+            depth: the draft position.
+            state: the state on ``n`` paths, at least 1.
+            scores: ``[n]`` float32 their path scores, in the total order.
+            width: how many, at least 1.
         """
         candidates = self.expand(draft, depth, state)
+        if draft.correction is not None:
+            return draft.correction.best_children(scores, candidates.log_probs, candidates.tokens, width, ranked=True)
         edges = as_edges(candidates.log_probs)
         return best_children(scores, edges, edges, candidates.tokens, width, ranked=True)
 
@@ -342,7 +358,9 @@ class CorrectionHead(ABC):
     def advance(self, draft: Draft, depth: int, state: State, parent_rows: Tensor, tokens: Tensor) -> State:
         """Return the states after ``tokens`` at draft position ``depth``; arguments as in ``Scorer.advance``."""
 
-    def best_children(self, scores: Tensor, log_probs: Tensor, tokens: Tensor, width: int) -> Children:
+    def best_children(
+        self, scores: Tensor, log_probs: Tensor, tokens: Tensor, width: int, ranked: bool = False
+    ) -> Children:
         """Return the ``width`` best children of nodes of path scores ``[n]`` float32; see ``children.best_children``.
 
         Not a matter of the correction, but it follows one at every depth, and a device is faster with both in kernels.
@@ -352,9 +370,10 @@ class CorrectionHead(ABC):
             log_probs: ``[n, M]`` float32, as ``slice_log_probs`` gives them; NaN marks what is no candidate.
             tokens: ``[n, M]`` int64.
             width: how many, at least 1.
+            ranked: promises that rows are best first.
         """
         edges = as_edges(log_probs)
-        return best_children(scores, edges, edges, tokens, width)
+        return best_children(scores, edges, edges, tokens, width, ranked)
 
     def replay(self, key: Hashable, build: Callable[[Draft, Tensor], T], draft: Draft, root: Tensor) -> T:
         """Return ``build(draft, root)``; a head that ``replays`` may do what an earlier call did on other numbers.

@@ -118,7 +118,8 @@ class Conditional(Scorer):
     ) -> Children:
         """Return the best of the corrected candidates of all paths; one selection ranks them."""
         slices, head = state.slices, head_of(draft)
-        if slices.tokens is None or self.normalizer != CANDIDATES:
+        cut = slices.width < at_most(width, slices.base.shape[1])
+        if cut or slices.tokens is None or self.normalizer != CANDIDATES:
             return super().best_children(draft, depth, state, scores, width)
         tokens = slices.tokens[depth]
         if depth < head.first_corrected:

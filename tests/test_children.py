@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from torch import Tensor
 
-from specforge import children
+from specforge import children, ordering
 from specforge.children import Children, as_edges
 
 Finder = Callable[[Tensor, Tensor, Tensor, Tensor, int], Children]
@@ -89,7 +89,9 @@ def test_keep_dtypes_and_take_rows_that_are_views(find: Finder) -> None:
     assert found.tokens.tolist() == [5, 5, 5, 4]
 
 
-def test_no_candidates_give_no_children() -> None:
+@pytest.mark.parametrize("host", [True, False])
+def test_no_candidates_give_no_children(host: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ordering, "on_host", lambda tensor: host)
     nothing = torch.empty(2, 0)
     found = children.best_children(torch.zeros(2), nothing, nothing, nothing.to(torch.int64), 4)
     assert found.rows.shape == (0,)

@@ -172,7 +172,11 @@ def test_auto_takes_the_fastest_that_runs_the_head_on_the_device(elsewhere: str)
     head = random_head()
     vanilla = MarkovCorrection(head.up, head.up)
     assert run_on("auto", vanilla, CPU) is vanilla
-    assert run_on("auto", head, CPU).first_corrected == head.first_corrected
+    tuned = run_on("auto", head, CPU)
+    assert type(tuned) is DominoCorrection
+    for name in ("state_weight", "down", "down_hidden", "down_state"):
+        assert torch.equal(getattr(tuned, name), getattr(head, name))
+        assert getattr(tuned, name).stride() == (1, getattr(head, name).shape[0])
     assert run_on("auto", head, torch.device("meta")).first_corrected == 99
     assert run_on("auto", vanilla, torch.device("meta")) is vanilla
     assert run_on("eager", vanilla, torch.device("meta")) is vanilla

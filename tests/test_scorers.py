@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 import torch
 from attrs import evolve, frozen
@@ -429,15 +430,19 @@ SCORERS = st.one_of(
 
 def check_children(scorer: Scorer, problem: Problem, width: int) -> None:
     """The best children of several paths are those among the ranked candidates of each."""
-    problem = evolve(problem, max_children=None, max_depth=99)
+    problem = evolve(problem, max_depth=99)
     draft, round = problem.draft(), problem.round()
     state, scores = scorer.begin(draft, round), torch.zeros(1)
     for depth in range(problem.depth):
         found = scorer.best_children(draft, depth, state, scores, width)
-        wanted = Scorer.best_children(scorer, draft, depth, state, scores, width)
-        for one, other in zip(attrs.astuple(found, recurse=False), attrs.astuple(wanted, recurse=False), strict=True):
-            assert torch.equal(one, other)
-        real = found.scores > float("-inf")
+        candidates = scorer.expand(draft, depth, state)
+        totals = scores[:, None] + candidates.log_probs
+        places = sorted(np.ndindex(*totals.shape), key=lambda at: (-totals[at].item(), *at))[:width]
+        assert found.scores.tolist() == [totals[at].item() for at in places]
+        real = [n for n, at in enumerate(places) if totals[at] > float("-inf")]
+        assert found.rows[real].tolist() == [places[n][0] for n in real]
+        assert found.tokens[real].tolist() == [candidates.tokens[places[n]].item() for n in real]
+        assert found.edges[real].tolist() == [candidates.log_probs[places[n]].item() for n in real]
         # Beside scores of very different sizes, sums of different edges become equal.
         scores = (found.scores * 1e6)[real]
         state = scorer.advance(draft, depth, state, found.rows[real], found.tokens[real])
@@ -460,3 +465,28 @@ class ForgetsPaths(Conditional):
 def test_catches_children_of_unlikely_paths() -> None:
     with pytest.raises(AssertionError):
         check_children(ForgetsPaths(4), Problem(depth=4), 5)
+
+
+class OneToken(Conditional):
+    """Has an ``expand`` of its own, and nothing else."""
+
+    def expand(self, draft: Draft, depth: int, state: Any) -> Candidates:
+        found = super().expand(draft, depth, state)
+        return Candidates(torch.full_like(found.tokens[:, :1], 2), found.log_probs[:, :1])
+
+
+def test_children_follow_an_expand_of_ones_own() -> None:
+    check_children(OneToken(4), Problem(depth=2), 3)
+    draft, scorer = Problem().draft(), OneToken(4)
+    found = scorer.best_children(draft, 0, scorer.begin(draft, Problem().round()), torch.zeros(1), 3)
+    assert found.tokens.tolist() == [2]
+    assert "best_children" not in vars(Marginal)
+
+
+@pytest.mark.parametrize(("before", "most", "wanted"), [(None, 3, 3), (2, 3, 2), (4, 3, 3)])
+def test_rounds_are_limited_to_what_both_can_use(before: int | None, most: int, wanted: int) -> None:
+    round = Problem(max_children=before).round()
+    limited = round.limited(most)
+    assert limited.max_children == wanted
+    assert limited.history is round.history
+    assert limited.max_depth == round.max_depth

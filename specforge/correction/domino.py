@@ -68,6 +68,7 @@ class DominoCorrection(CorrectionHead):
 
     @down_hidden.default
     def _hidden_columns(self) -> Tensor:
+        # A clone of a part is dense and lies as the whole does.
         return self.down[:, : -self.state_weight.shape[1]].clone()
 
     @down_state.default
@@ -81,7 +82,7 @@ class DominoCorrection(CorrectionHead):
         weight that lies by rows.
         """
         weight = self.state_weight
-        if weight.device.type != "cpu" or weight.numel() >= LARGE_WEIGHT:
+        if weight.device.type != "cpu" or max(weight.numel(), self.down.numel()) >= LARGE_WEIGHT:
             return self
         return evolve(self, state_weight=column_major(weight.float()), down=column_major(self.down.float()))
 

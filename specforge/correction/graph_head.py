@@ -94,9 +94,11 @@ class GraphHead(CorrectionHead):
         """Return ``[n, M]`` float32 log-probabilities over ``candidates``, not recorded."""
         return self.inner.slice_log_probs(draft, depth, state, base, candidates, temperature)
 
-    def best_children(self, scores: Tensor, log_probs: Tensor, tokens: Tensor, width: int) -> Children:
+    def best_children(
+        self, scores: Tensor, log_probs: Tensor, tokens: Tensor, width: int, ranked: bool = False
+    ) -> Children:
         """Return the ``width`` best children, not recorded."""
-        return self.inner.best_children(scores, log_probs, tokens, width)
+        return self.inner.best_children(scores, log_probs, tokens, width, ranked)
 
     def best_of_slice(
         self, draft: Draft, depth: int, state: Any, base: Tensor, candidates: Tensor, temperature: float, width: int

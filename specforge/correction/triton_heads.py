@@ -55,9 +55,11 @@ class TritonHead(CorrectionHead, Generic[H]):
         """Return the ``width`` best of ``slice_log_probs`` and their columns."""
         return ops.best_of_rows(self.slice_log_probs(draft, depth, state, base, candidates, temperature), width)
 
-    def best_children(self, scores: Tensor, log_probs: Tensor, tokens: Tensor, width: int) -> Children:
+    def best_children(
+        self, scores: Tensor, log_probs: Tensor, tokens: Tensor, width: int, ranked: bool = False
+    ) -> Children:
         """Return the ``width`` best children of nodes of path scores ``[n]``."""
-        return ops.best_children(scores, log_probs, tokens, width)
+        return ops.best_children(scores, log_probs, tokens, width, ranked)
 
 
 @frozen(eq=False, repr=False)

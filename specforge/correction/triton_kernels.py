@@ -275,9 +275,9 @@ def rank_kernel(values, out_values, out_columns, width, keep, BLOCK: tl.constexp
 
 
 @triton.jit
-def load_edge(log_probs, stride, parent, rank, inside):
+def load_edge(log_probs, stride, parent, column, inside):
     """Return a candidate's log-probability, at most 0 and ``-inf`` for NaN."""
-    edge = comparable(tl.load(log_probs + parent * stride + rank, mask=inside, other=float("-inf")))
+    edge = comparable(tl.load(log_probs + parent * stride + column, mask=inside, other=float("-inf")))
     return tl.minimum(edge, 0.0)
 
 

@@ -1,4 +1,4 @@
-"""What the Triton kernels compute, as functions of tensors. Each is one launch, or two."""
+"""What the Triton kernels compute, as functions of tensors. Each is a launch or a few."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RIVALS = 128
 LONGEST_ROW = 4096
 """Above this many entries in a row, to sort beats to count: the work of counting grows with the square."""
 FEW_CHILDREN = 4096
-"""So many candidates of a depth are compared all with all; of more, each row's best are found first."""
+"""So many candidates of a depth are compared all with all; of more, each row's best are found first, if it has more."""
 MOST_CHILDREN = 16_384
 """Above this many candidates of a depth to sort beats to count."""
 
@@ -48,7 +48,9 @@ def inner(mode: int, parts: list[tuple[Tensor, Tensor]], shift: Tensor) -> Tenso
         parts: one or two pairs of rows ``[n, k]`` and their weight ``[E, k]``; the weights share a row stride.
         shift: ``[E]`` added to the sum.
     """
-    (first, first_weight), (second, second_weight) = parts[0], parts[-1]
+    (first, first_weight), (second, second_weight) = (
+        (rows, _by_rows(weight)) for rows, weight in (parts[0], parts[-1])
+    )
     count, width = first.shape[0], first_weight.shape[0]
     out = torch.empty(count, width, device=first.device)
     launch(
@@ -193,18 +195,18 @@ def best_of_rows(values: Tensor, keep: int) -> tuple[Tensor, Tensor]:
     return out_values, out_columns
 
 
-def best_children(scores: Tensor, log_probs: Tensor, tokens: Tensor, keep: int) -> Children:
+def best_children(scores: Tensor, log_probs: Tensor, tokens: Tensor, keep: int, ranked: bool = False) -> Children:
     """Return what ``specforge.children.best_children`` does of uncalibrated ``log_probs``; rows may be expanded."""
     if log_probs.numel() > FEW_CHILDREN and log_probs.shape[1] > keep:
         # A row's best are found by comparing it with itself only.
         log_probs, columns = best_of_rows(log_probs.clamp(max=0.0), keep)
-        tokens = tokens.gather(1, columns)
+        tokens, ranked = tokens.gather(1, columns), True
     count, device = log_probs.numel(), scores.device
     if count > MOST_CHILDREN:
         edges = as_edges(log_probs)
-        return children.best_children(scores, edges, edges, tokens, keep)
+        return children.best_children(scores, edges, edges, tokens, keep, ranked)
     keep = min(keep, count)
-    log_probs, tokens = (x if x.stride(-1) == 1 else x.contiguous() for x in (log_probs, tokens))
+    log_probs, tokens = _by_rows(log_probs), _by_rows(tokens)
     out_scores, out_edges = torch.empty(2, keep, device=device)
     out_rows, out_tokens = torch.empty(2, keep, dtype=torch.int64, device=device)
     launch(
@@ -226,6 +228,10 @@ def best_children(scores: Tensor, log_probs: Tensor, tokens: Tensor, keep: int) 
         OTHERS=RIVALS,
     )
     return Children(out_scores, out_rows, out_tokens, out_edges)
+
+
+def _by_rows(matrix: Tensor) -> Tensor:
+    return matrix if matrix.stride(-1) == 1 else matrix.contiguous()
 
 
 def _blocks(weight: Tensor) -> dict[str, int]:
