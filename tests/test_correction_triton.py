@@ -21,12 +21,15 @@ from attrs import evolve
 from conftest import TINY
 from correction_problems import DEVICE, KINDS, Problem, deciding_gap, round_of, scores_by_path
 from hypothesis import example, given, settings
+from recorders import Unrecorded
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from specforge import DraftTree, Pipeline, PipelineConfig
+from specforge import DraftTree, Pipeline, PipelineConfig, ordering
 from specforge.children import as_edges, best_children
 from specforge.correction import triton_backend
 from specforge.correction.backends import run_on
+from specforge.correction.graph_head import GraphHead
 from specforge.correction.markov import MarkovCorrection
 from specforge.errors import IncompatiblePartsError
 from specforge.interfaces import CorrectionHead, TreeBuilder
@@ -145,6 +148,39 @@ def test_many_entries_are_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = best_children(scores, edges, edges, tokens.to(DEVICE), keep)
     for one, two in zip(attrs.astuple(found, recurse=False), attrs.astuple(wanted, recurse=False), strict=True):
         assert torch.equal(one, two)
+
+
+class Launches(TorchDispatchMode):
+    """Counts what a device would launch: kernels of ours, and operations that are neither views nor allocations."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        self.count = 0
+        launch = ops().launch
+
+        def counted(*arguments: Any, **constants: Any) -> None:
+            self.count += 1
+            with _disable_current_modes():
+                launch(*arguments, **constants)
+
+        patch.setattr(ops(), "launch", counted)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += not (func.is_view or "empty" in func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("kind", "wanted"), [("domino with a table", 4), ("vanilla", 3), ("rnn", 5)])
+def test_a_depth_takes_few_launches(kind: str, wanted: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ordering, "on_host", lambda tensor: False)
+    counts = []
+    for depth in (4, 5):
+        problem = Problem(kind, depth=depth)
+        draft = problem.draft(GraphHead(run_on("triton", problem.head(), DEVICE), Unrecorded()))
+        with monkeypatch.context() as patch, Launches(patch) as launches:
+            DepthWise(8, width=4).build(draft, Conditional(6), round_of())
+        counts.append(launches.count)
+    assert counts[1] - counts[0] == wanted
 
 
 def test_a_node_does_not_depend_on_its_batch() -> None:
