@@ -81,8 +81,7 @@ SHARES: dict[str, tuple[Any, dict[str, Any], float]] = {
     "heap, conditional": (TOP, {"name": "heap"}, 0.15),
     "heap, conditional, calibrated": (TOP, {"name": "heap", "calibration": "online"}, 0.15),
     "heap, conditional, cost-aware": (TOP, {"name": "heap", "cost_model": FLAT}, 0.15),
-    # 6% is what it should come to; see docs/benchmarks.md for how near it is.
-    "depth by depth, pruned": (TOP, {"name": "depthwise", "width": 12}, 0.08),
+    "depth by depth, pruned": (TOP, {"name": "depthwise", "width": 12}, 0.06),
     "depth by depth, fixed": (TOP, {"name": "depthwise", "mode": "fixed"}, 0.15),
 }
 """Scorer, builder, and what share of a round building may take."""

@@ -32,9 +32,6 @@ class Children:
 
 def as_edges(log_probs: Tensor) -> Tensor:
     """Return log-probabilities ``[n, K]`` as edges: at most 0, with NaN as ``-inf``."""
-    if ordering.on_host(log_probs) and log_probs.dtype == torch.float32:
-        # Much cheaper for the host to begin; fmax drops NaN, minimum keeps it.
-        return torch.from_numpy(np.fmax(np.minimum(log_probs.detach().numpy(), 0.0), NO_CANDIDATE))
     return torch.nan_to_num(log_probs, nan=NO_CANDIDATE, posinf=0.0, neginf=NO_CANDIDATE).clamp_(max=0.0)
 
 

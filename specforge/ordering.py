@@ -73,10 +73,7 @@ def exact_topk(scores: Tensor, k: int, shift: Tensor | None = None) -> tuple[Ten
 
 def exact_topk_columns(scores: Tensor, k: int) -> Tensor:
     """Return the indices that ``exact_topk`` chooses, ascending: ``[n, min(k, V)]`` int64 of ``[n, V]``."""
-    indices = exact_topk(scores, k)[1]
-    if not on_host(indices):
-        return indices.sort(dim=-1).values
-    return torch.from_numpy(np.sort(indices.numpy(), axis=-1))
+    return exact_topk(scores, k)[1].sort(dim=-1).values
 
 
 def _select(rows: Tensor, k: int, shift: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -126,10 +123,11 @@ def _select_first(rows: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
     if bool(values.isnan().any()) or not (shift is None or bool(values.isfinite().all())):
         return _select_first(comparable(rows if shift is None else rows - shift), None)
     if shift is not None:
-        least = highest.numpy() - _slack(highest.numpy(), shift.numpy())
+        shifts, found = shift.numpy(), values.numpy()
+        least = highest.numpy() - _slack(highest.numpy(), shifts)
         for line, column in enumerate(columns[:, 0].tolist()):
             near = np.flatnonzero(entries[line, :column] >= least[line])
-            tied = near[entries[line, near] - shift.numpy()[line] == values.numpy()[line]]
+            tied = near[entries[line, near] - shifts[line] == found[line]]
             columns[line] = tied[0] if len(tied) else column
     return values, torch.from_numpy(columns)
 
@@ -245,15 +243,17 @@ def _select_on_host(rows: Tensor, k: int, shift: Tensor | None) -> tuple[Tensor,
 
 
 def _select_by_host_sort(rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    entries = rows.numpy()
-    indices = (-entries).argsort(axis=1, kind="stable")[:, :k]
-    values = np.take_along_axis(entries, indices, axis=1)
+    values, indices = _sort_on_host(rows, k)
     if not (values[:, -1] > -np.inf).all():
         # NaN, which sorts last, may have to come before some of the chosen -inf.
-        entries = comparable(rows).numpy()
-        indices = (-entries).argsort(axis=1, kind="stable")[:, :k]
-        values = np.take_along_axis(entries, indices, axis=1)
+        values, indices = _sort_on_host(comparable(rows), k)
     return torch.from_numpy(values), torch.from_numpy(indices)
+
+
+def _sort_on_host(rows: Tensor, k: int) -> tuple[_Floats, _Indices]:
+    entries = rows.numpy()
+    indices = (-entries).argsort(axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(entries, indices, axis=1), indices
 
 
 def _ordered(values: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:

@@ -131,6 +131,11 @@ class Grown:
     order: Array
     root: Array
 
+    def chosen(self, policy: BudgetPolicy, round: Round) -> Array:
+        """Return the entries that ``policy`` admits, best first by key."""
+        scores = self.scores[self.order]
+        return self.order[: policy.best_size(scores[scores > -np.inf], round.root_position)]
+
     def tree(self, chosen: Array, edges: bool) -> DraftTree:
         """Return the tree of the entries ``chosen``, in their order, in which every parent precedes its children.
 
@@ -342,9 +347,7 @@ class DepthWise(TreeBuilder):
         grown = grow_on_host(draft, scorer, round, plan, self.policy.calibrate)
         if grown is None:
             return DraftTree.root_only(round.root)
-        scores = grown.scores[grown.order]
-        size = self.policy.best_size(scores[scores > -np.inf], round.root_position)
-        return grown.tree(np.sort(grown.order[:size]), self.policy.calibrate is not None)
+        return grown.tree(np.sort(grown.chosen(self.policy, round)), self.policy.calibrate is not None)
 
     def _build_fixed(self, draft: Draft, scorer: Scorer, round: Round, limit: int, static: bool) -> DraftTree:
         """Grow with an even share a depth; once more where a depth turns out to have too few candidates for it.

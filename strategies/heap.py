@@ -9,7 +9,6 @@ from array import array
 from heapq import heappop, heappush, heapreplace
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from attrs import define, field
 from attrs.validators import optional
@@ -100,9 +99,7 @@ class Heap(TreeBuilder):
         grown = grow_on_host(draft, scorer, round, plan, None)
         if grown is None:
             return DraftTree.root_only(round.root)
-        scores = grown.scores[grown.order]
-        size = self.policy.best_size(scores[scores > -np.inf], round.root_position)
-        return grown.tree(grown.order[:size], edges=False)
+        return grown.tree(grown.chosen(self.policy, round), edges=False)
 
 
 class BestFirst:
